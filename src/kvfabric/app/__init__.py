@@ -1,0 +1,1 @@
+"""Scenario files and the command line: the only place that reads files and exits."""

@@ -1,0 +1,1 @@
+"""Facts with a source each: models, GPUs, NICs, switches, optics, prices."""

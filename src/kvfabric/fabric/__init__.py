@@ -1,0 +1,1 @@
+"""Topologies, paths, load balancing and flow engines."""

@@ -1,0 +1,1 @@
+"""KV geometry, capacity accounting, block pool, prefix cache and KV manager."""

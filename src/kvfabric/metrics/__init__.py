@@ -1,0 +1,1 @@
+"""The one definition of every latency and throughput figure."""

@@ -1,0 +1,1 @@
+"""How long a step takes, each estimate with its source."""

@@ -1,0 +1,1 @@
+"""Sizing, parts and price, comparison and verdicts."""

@@ -1,0 +1,1 @@
+"""Frozen records and Protocol ports that cross package lines."""

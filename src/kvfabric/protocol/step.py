@@ -1,0 +1,72 @@
+"""What a scheduler tells an executor, and what the executor reports back."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """A piece of one prompt to compute in a step.
+
+    Token positions ``[num_history_tokens, num_history_tokens + num_tokens)`` are computed; those
+    before are in the cache already. ``is_last`` means the step also samples a token for it.
+    """
+
+    request_id: int
+    num_tokens: int
+    num_history_tokens: int
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeJoin:
+    """A request that decodes from this step on, with ``num_context_tokens`` in its cache."""
+
+    request_id: int
+    num_context_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """One step, or up to ``max_iterations`` identical decode iterations.
+
+    The decode batch is carried as totals; the requests in it are the ones that joined and have not
+    left. Iteration i (from 0) reads ``context_tokens + i * num_decodes`` tokens of KV cache.
+
+    Attributes:
+        num_decodes: requests that decode one token per iteration.
+        context_tokens: tokens in their caches before the first iteration, summed.
+        prefill: chunks computed in the same step; then ``max_iterations`` is 1.
+        max_iterations: iterations that may run before the scheduler must be asked again.
+        joined: requests new in the decode batch, in order.
+        preempted: requests that left the decode batch (or their prefill) before this step.
+    """
+
+    num_decodes: int
+    context_tokens: int
+    prefill: tuple[PrefillChunk, ...]
+    max_iterations: int
+    joined: tuple[DecodeJoin, ...] = ()
+    preempted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What ran: iterations, and the requests that produced their last output token, ascending."""
+
+    num_iterations: int
+    finished: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """A mixed step as a step-time model sees it.
+
+    Attributes:
+        num_decodes: requests that decode one token.
+        context_tokens: their cached tokens, summed.
+        prefill: ``(num_tokens, num_history_tokens)`` per chunk.
+    """
+
+    num_decodes: int
+    context_tokens: int
+    prefill: tuple[tuple[int, int], ...] = ()

@@ -1,0 +1,1 @@
+"""The virtual-time driver: serving, perf and fabric on one event heap."""

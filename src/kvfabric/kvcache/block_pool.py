@@ -1,0 +1,134 @@
+"""Every KV block of one worker: reference counts and the LRU queue of free blocks."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from kvfabric.errors import CapacityError
+from kvfabric.kvcache.prefix_cache import PrefixCache
+
+
+class BlockPool:
+    """Owns the blocks 1 .. num_blocks - 1; block 0 is the null block and is never handed out.
+
+    A free block keeps its cached prefix until it is handed out again; the one freed longest ago
+    goes first. The queue of free blocks holds ``(stamp, block)`` entries; an entry counts only if
+    the block is still free and was not freed again since, so a hit takes a block out of the queue
+    by ignoring its entry: every operation costs O(blocks it names), amortised.
+
+    Invariants:
+        I1. ``num_free + num_used == num_usable``.
+        I2. a block is free exactly when its reference count is zero.
+        I3. a free block that was used before has exactly one valid entry in the queue.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_next_fresh",
+        "_num_blocks",
+        "_num_free",
+        "_queue",
+        "_refs",
+        "_stamps",
+        "prefix_cache",
+    )
+
+    def __init__(self, num_blocks: int, prefix_cache: PrefixCache | None = None) -> None:
+        """Make a pool of ``num_blocks`` blocks, the null block included."""
+        if num_blocks < 2:
+            raise CapacityError(f"a KV pool of {num_blocks} blocks holds no token")
+        self.prefix_cache = PrefixCache() if prefix_cache is None else prefix_cache
+        self._num_blocks = num_blocks
+        self._num_free = num_blocks - 1
+        self._next_fresh = 1  # blocks [next_fresh, num_blocks) were never used
+        self._refs = [1]  # by block id, for blocks below next_fresh
+        self._stamps = [0]  # when a block was last freed
+        self._clock = 0
+        self._queue: deque[tuple[int, int]] = deque()
+
+    @property
+    def num_usable(self) -> int:
+        """Return the blocks that can hold tokens."""
+        return self._num_blocks - 1
+
+    @property
+    def num_free(self) -> int:
+        """Return the blocks that can be handed out now, cached or not."""
+        return self._num_free
+
+    @property
+    def num_used(self) -> int:
+        """Return the blocks with at least one reference."""
+        return self._num_blocks - 1 - self._num_free
+
+    def is_free(self, block_id: int) -> bool:
+        """Return whether nobody holds a block."""
+        return block_id >= self._next_fresh or self._refs[block_id] == 0
+
+    def count_free(self, block_ids: Iterable[int]) -> int:
+        """Return how many of these blocks nobody holds."""
+        refs, fresh = self._refs, self._next_fresh
+        return sum(1 for b in block_ids if b >= fresh or refs[b] == 0)
+
+    def allocate(self, count: int) -> list[int] | None:
+        """Take ``count`` free blocks, or return None and change nothing."""
+        if count > self._num_free:
+            return None
+        taken = [self._take() for _ in range(count)]
+        self._num_free -= count
+        return taken
+
+    def _take(self) -> int:
+        block_id = self._next_fresh
+        if block_id < self._num_blocks:
+            self._next_fresh += 1
+            self._refs.append(1)
+            self._stamps.append(0)
+            return block_id
+        refs, stamps, queue = self._refs, self._stamps, self._queue
+        while True:
+            stamp, block_id = queue.popleft()
+            if refs[block_id] == 0 and stamps[block_id] == stamp:
+                refs[block_id] = 1
+                self.prefix_cache.forget(block_id)
+                return block_id
+
+    def share(self, block_ids: Sequence[int]) -> None:
+        """Add a reference to each block; free ones leave the queue with their content."""
+        refs = self._refs
+        for block_id in block_ids:
+            if refs[block_id] == 0:
+                self._num_free -= 1
+            refs[block_id] += 1
+
+    def release(self, block_ids: Iterable[int]) -> int:
+        """Drop one reference to each block, in order, and return how many became free.
+
+        Those released first are handed out again first: release the tail of a request before its
+        head, so that a prefix outlives what follows it.
+        """
+        refs, stamps, queue = self._refs, self._stamps, self._queue
+        freed = 0
+        for block_id in block_ids:
+            left = refs[block_id] - 1
+            assert left >= 0, f"block {block_id} released more often than held"
+            refs[block_id] = left
+            if left == 0:
+                self._clock += 1
+                stamps[block_id] = self._clock
+                queue.append((self._clock, block_id))
+                freed += 1
+        self._num_free += freed
+        if len(queue) > 2 * self._num_blocks + 64:
+            self._queue = deque(e for e in queue if refs[e[1]] == 0 and stamps[e[1]] == e[0])
+        return freed
+
+    def check_invariants(self) -> None:
+        """Assert I1 to I3 and those of the prefix cache."""
+        fresh = self._num_blocks - self._next_fresh
+        zero = {b for b in range(1, self._next_fresh) if self._refs[b] == 0}
+        assert all(count >= 0 for count in self._refs), "I2"
+        assert self._num_free == fresh + len(zero), "I1"
+        valid = [b for s, b in self._queue if self._refs[b] == 0 and self._stamps[b] == s]
+        assert len(valid) == len(set(valid)), "I3"
+        assert set(valid) == zero, "I3"
+        self.prefix_cache.check_invariants()

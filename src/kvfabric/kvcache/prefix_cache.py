@@ -1,0 +1,43 @@
+"""Which block holds which prefix: the map from chained block hashes to block ids."""
+
+
+class PrefixCache:
+    """Finds full blocks again by the key of everything up to and including them.
+
+    A key is an int that stands for the tokens of a block and of all blocks before it, so a run of
+    keys can only match from the front. Which blocks are free or in use is the pool's business; a
+    block stays findable after its last reference was dropped, until the pool hands it out anew.
+
+    Invariants:
+        I1. ``block_of[key] == block`` exactly when ``key_of[block] == key``.
+    """
+
+    __slots__ = ("block_by_key", "key_by_block")
+
+    def __init__(self) -> None:
+        """Start with nothing cached."""
+        self.block_by_key: dict[int, int] = {}
+        self.key_by_block: dict[int, int] = {}
+
+    def put(self, key: int, block_id: int) -> None:
+        """Make a full block findable; the first block under a key stays the one that is found."""
+        if key in self.block_by_key or block_id in self.key_by_block:
+            return
+        self.block_by_key[key] = block_id
+        self.key_by_block[block_id] = key
+
+    def get(self, key: int) -> int | None:
+        """Return the block that holds a key."""
+        return self.block_by_key.get(key)
+
+    def forget(self, block_id: int) -> None:
+        """Drop what is known of a block whose content is about to change."""
+        key = self.key_by_block.pop(block_id, None)
+        if key is not None:
+            del self.block_by_key[key]
+
+    def check_invariants(self) -> None:
+        """Assert I1."""
+        assert len(self.block_by_key) == len(self.key_by_block), "I1"
+        for key, block_id in self.block_by_key.items():
+            assert self.key_by_block[block_id] == key, "I1"

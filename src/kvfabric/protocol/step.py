@@ -37,8 +37,10 @@ class StepPlan:
         context_tokens: tokens in their caches before the first iteration, summed.
         prefill: chunks computed in the same step; then ``max_iterations`` is 1.
         max_iterations: iterations that may run before the scheduler must be asked again.
-        joined: requests new in the decode batch, in order.
-        preempted: requests that left the decode batch (or their prefill) before this step.
+        joined: requests whose KV cache was received and that decode from this step on, in order. A
+            request whose last prefill chunk ran decodes from the next step on without being named.
+        left: requests that are gone from the batch or their prefill without having finished
+            (preempted or cancelled) since the last plan.
     """
 
     num_decodes: int
@@ -46,7 +48,7 @@ class StepPlan:
     prefill: tuple[PrefillChunk, ...]
     max_iterations: int
     joined: tuple[DecodeJoin, ...] = ()
-    preempted: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,96 @@
+"""What a scheduler is told, and what it tells."""
+
+from dataclasses import dataclass
+
+from kvfabric.kvcache.block_keys import BlockKeys
+from kvfabric.serving.request import Goal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddRequest:
+    """Take a request in; it may generate at most ``max_tokens`` tokens."""
+
+    request_id: int
+    num_prompt_tokens: int
+    max_tokens: int
+    goal: Goal
+    keys: BlockKeys
+
+
+@dataclass(frozen=True, slots=True)
+class KvArrived:
+    """The KV cache of a request with reserved blocks is complete."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseHeld:
+    """The other side has the KV cache: give the held blocks back."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Drop a request in whatever state it is; unknown ids are ignored (it may have just ended)."""
+
+    request_id: int
+
+
+Command = AddRequest | KvArrived | ReleaseHeld | Cancel
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """The prompt of a request is computed (its first token sampled, unless it only prefills)."""
+
+    request_id: int
+    started_ns: int
+    num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """A request that was decoded from received KV produced its first token."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request produced its last token and gave its blocks back."""
+
+    request_id: int
+    num_outputs: int
+    num_preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A cancelled request is gone from the worker."""
+
+    request_id: int
+
+
+WorkerEvent = Prefilled | FirstToken | Finished | Cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSignal:
+    """What a worker reports about itself: the only thing a router may know of it.
+
+    Nothing in it changes while a decode batch runs undisturbed, so a report does not depend on how
+    many iterations a driver runs at a time.
+
+    Attributes:
+        as_of_ns: instant of the report.
+        num_queued_tokens: prompt tokens that wait for their prefill.
+        num_requests: requests the worker knows.
+        num_prompt_tokens: their prompt tokens, summed.
+    """
+
+    as_of_ns: int = 0
+    num_queued_tokens: int = 0
+    num_requests: int = 0
+    num_prompt_tokens: int = 0

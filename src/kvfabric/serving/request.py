@@ -1,0 +1,55 @@
+"""A request as one worker's scheduler sees it."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kvfabric.kvcache.block_keys import BlockKeys
+
+
+class Goal(Enum):
+    """What a worker is to do with a request."""
+
+    GENERATE = "generate"
+    PREFILL = "prefill"  # compute the prompt, then hold its blocks until released
+    DECODE = "decode"  # reserve blocks, wait for the KV cache of the prompt, then generate
+
+
+class RequestState(Enum):
+    """Where a request is inside one worker."""
+
+    WAITING = "waiting"
+    PREFILLING = "prefilling"  # some of its prompt is being computed or has been
+    DECODING = "decoding"
+    HELD = "held"  # prompt computed, blocks kept for the hand-off
+    AWAITING_KV = "awaiting_kv"  # blocks reserved, bytes not there yet
+    LOADED = "loaded"  # bytes arrived, not yet in a step
+    GONE = "gone"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Mutable state; never leaves the serving package.
+
+    Token positions ``[0, num_computed)`` are in the cache. While a request decodes, that number is
+    ``join_context + (tick - join_tick)`` and is not stored, so that an iteration touches nobody.
+    """
+
+    request_id: int
+    num_prompt_tokens: int
+    max_tokens: int
+    goal: Goal
+    keys: BlockKeys
+    state: RequestState = RequestState.WAITING
+    num_computed: int = 0
+    num_outputs: int = 0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    first_scheduled_ns: int | None = None
+    join_tick: int = 0
+    join_context: int = 0
+    in_batch: bool = field(default=False)  # counted in the decode totals and the growth buckets
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the tokens whose KV a prefill must compute: prompt and what was generated."""
+        return self.num_prompt_tokens + self.num_outputs

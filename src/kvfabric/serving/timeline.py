@@ -1,0 +1,49 @@
+"""What the control remembers of a request in flight, to write its record at the end."""
+
+from dataclasses import dataclass, field
+
+from kvfabric.kvcache.block_keys import BlockKeys
+from kvfabric.protocol.record import Outcome, RequestRecord
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Timeline:
+    """Instants and counts of one request; ``worker`` is where it is now."""
+
+    request_id: int
+    arrival_ns: int
+    num_prompt_tokens: int
+    max_tokens: int = 0
+    keys: BlockKeys = field(default_factory=lambda: BlockKeys(0, (), 1, 0))
+    worker: int = 0
+    routed_ns: int | None = None
+    prefill_start_ns: int | None = None
+    prefill_end_ns: int | None = None
+    reserved_ns: int | None = None
+    transferred_ns: int | None = None
+    first_token_ns: int | None = None
+    finished_ns: int | None = None
+    num_output_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    transfer_bytes: int = 0
+
+    def record(self, outcome: Outcome) -> RequestRecord:
+        """Return the record of the request as it stands."""
+        return RequestRecord(
+            request_id=self.request_id,
+            outcome=outcome,
+            arrival_ns=self.arrival_ns,
+            routed_ns=self.routed_ns,
+            prefill_start_ns=self.prefill_start_ns,
+            prefill_end_ns=self.prefill_end_ns,
+            reserved_ns=self.reserved_ns,
+            transferred_ns=self.transferred_ns,
+            first_token_ns=self.first_token_ns,
+            finished_ns=self.finished_ns,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_output_tokens=self.num_output_tokens,
+            num_cached_tokens=self.num_cached_tokens,
+            num_preemptions=self.num_preemptions,
+            transfer_bytes=self.transfer_bytes,
+        )

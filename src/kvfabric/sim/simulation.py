@@ -1,0 +1,315 @@
+"""The virtual-time driver: carries commands, plans and transfers between control, GPUs and network.
+
+It decides nothing. Events of one instant are applied in the order of ``Phase``, ties by id; then
+every idle worker that something happened to is asked for its next step.
+"""
+
+import hashlib
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from kvfabric.protocol.ports import Network
+from kvfabric.protocol.record import RequestRecord
+from kvfabric.protocol.transfer import TransferPlan
+from kvfabric.protocol.workload import RequestSpec, Workload
+from kvfabric.serving.commands import WorkerEvent
+from kvfabric.serving.coordinator import (
+    Action,
+    CancelTransfer,
+    Coordinator,
+    EndRequest,
+    IncomingRequest,
+    SendCommand,
+    StartTransfer,
+)
+from kvfabric.serving.scheduler import Scheduler
+from kvfabric.sim.executor import SimExecutor
+
+
+class Phase(IntEnum):
+    """Order of events at the same instant; steps are scheduled after all of them."""
+
+    STEP_DONE = 0
+    TRANSFER_DONE = 1
+    TRANSFER_START = 2
+    CANCEL = 3
+    DEADLINE = 4
+    SIGNAL = 5
+    ARRIVAL = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationConfig:
+    """Delays that belong to the world rather than to a decision.
+
+    Attributes:
+        signal_interval_ns: how often workers report to the router.
+        transfer_setup_ns: from the decision to move bytes until the first byte moves.
+        max_tokens: most output tokens a client asks for (the true length stays unknown to control).
+    """
+
+    signal_interval_ns: int = 50_000_000
+    transfer_setup_ns: int = 0
+    max_tokens: int = 1 << 31
+
+
+@dataclass(slots=True)
+class _Worker:
+    scheduler: Scheduler
+    executor: SimExecutor
+    version: int = 0  # of the pending STEP_DONE event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What a run gave: records by request id, and totals for checks and reports."""
+
+    records: tuple[RequestRecord, ...]
+    end_ns: int
+    num_events: int
+    num_iterations: int
+    num_preemptions: int
+    log_digest: str = field(default="")
+
+
+class Simulation:
+    """One cluster, one workload, one run."""
+
+    def __init__(
+        self,
+        config: SimulationConfig,
+        workload: Workload,
+        coordinator: Coordinator,
+        workers: Sequence[tuple[Scheduler, SimExecutor]],
+        network: Network,
+    ) -> None:
+        """Join the parts; ``workers`` in the coordinator's order of worker ids."""
+        self._config = config
+        self._coordinator = coordinator
+        self._network = network
+        self._workers = [_Worker(scheduler, executor) for scheduler, executor in workers]
+        self._heap: list[tuple[int, int, int, int]] = []  # (time, phase, id, version)
+        self._specs = {spec.request_id: spec for spec in workload.requests}
+        self._followers = {
+            spec.after_request_id: spec
+            for spec in workload.requests
+            if spec.after_request_id is not None
+        }
+        self._transfers: dict[int, TransferPlan] = {}
+        self._records: list[RequestRecord] = []
+        self._dirty: set[int] = set()
+        self._now_ns = 0
+        self._num_events = 0
+        self._num_iterations = 0
+        self._next_signal_ns: int | None = None
+        self._watched_ns: int | None = None
+        self._log = hashlib.sha256()
+        for spec in workload.requests:
+            if spec.after_request_id is None:
+                self._push(spec.arrival_ns, Phase.ARRIVAL, spec.request_id)
+
+    def cancel_at(self, request_id: int, time_ns: int) -> None:
+        """Let the client of a request give up at an instant; too late or too early is harmless."""
+        self._push(time_ns, Phase.CANCEL, request_id)
+
+    def run(
+        self, on_progress: Callable[[int], None] | None = None, *, check: bool = False
+    ) -> RunResult:
+        """Run until nothing is left to happen.
+
+        Args:
+            on_progress: called with the number of requests that have ended.
+            check: assert every invariant after every instant (slow).
+        """
+        while (now_ns := self._next_instant_ns()) is not None:
+            assert now_ns >= self._now_ns, "time never decreases (INV-3)"
+            self._now_ns = now_ns
+            num_ended = len(self._records)
+            self._apply_instant()
+            if check:
+                self.check_invariants()
+            if on_progress is not None and len(self._records) > num_ended:
+                on_progress(len(self._records))
+        records = self._records + self._coordinator.unfinished()
+        records.sort(key=lambda record: record.request_id)
+        return RunResult(
+            records=tuple(records),
+            end_ns=self._now_ns,
+            num_events=self._num_events,
+            num_iterations=self._num_iterations,
+            num_preemptions=sum(w.scheduler.num_preemptions for w in self._workers),
+            log_digest=self._log.hexdigest(),
+        )
+
+    @property
+    def num_held_blocks(self) -> int:
+        """Return the KV blocks in use over all workers; zero once every request has ended."""
+        return sum(worker.scheduler.kv.pool.num_used for worker in self._workers)
+
+    def check_invariants(self) -> None:
+        """Assert the invariants of every part; callable between two instants."""
+        self._coordinator.check_invariants()
+        for worker in self._workers:
+            worker.scheduler.check_invariants()
+
+    # ------------------------------------------------------------------ time
+
+    def _push(self, time_ns: int, phase: Phase, ident: int, version: int = 0) -> None:
+        heapq.heappush(self._heap, (time_ns, phase, ident, version))
+
+    def _next_instant_ns(self) -> int | None:
+        network_ns = self._network.next_completion_ns()
+        heap_ns = self._heap[0][0] if self._heap else None
+        if network_ns is None or heap_ns is None:
+            return heap_ns if network_ns is None else network_ns
+        return min(network_ns, heap_ns)
+
+    def _apply_instant(self) -> None:
+        """Apply all events of this instant, then let idle workers decide, until nothing is left."""
+        heap, now_ns = self._heap, self._now_ns
+        while True:
+            while heap and heap[0][0] == now_ns and heap[0][1] == Phase.STEP_DONE:
+                self._apply(heapq.heappop(heap))
+            for transfer_id in self._network.advance(now_ns):
+                self._transfer_done(transfer_id)
+            if heap and heap[0][0] == now_ns:
+                self._apply(heapq.heappop(heap))
+                continue
+            dirty, self._dirty = self._dirty, set()
+            for worker_id in sorted(dirty):
+                self._schedule(worker_id)
+            if self._dirty:
+                continue
+            if not heap or heap[0][0] != now_ns:
+                return
+
+    def _apply(self, event: tuple[int, int, int, int]) -> None:
+        _, phase, ident, version = event
+        self._num_events += 1
+        match phase:
+            case Phase.STEP_DONE:
+                self._step_done(ident, version)
+            case Phase.TRANSFER_START:
+                transfer = self._transfers.pop(ident, None)
+                if transfer is not None:  # not cancelled meanwhile
+                    self._network.start(transfer, self._now_ns)
+            case Phase.CANCEL:
+                self._note("cancel", ident)
+                self._act(self._coordinator.cancel(ident, self._now_ns))
+            case Phase.DEADLINE:
+                self._watched_ns = None
+                self._act(self._coordinator.expire(self._now_ns))
+            case Phase.SIGNAL:
+                self._report_signals()
+            case Phase.ARRIVAL:
+                self._arrive(self._specs[ident])
+            case _:
+                raise AssertionError(phase)
+
+    def _note(self, kind: str, *idents: int) -> None:
+        """Add a line to the digest of everything that happened (INV-7)."""
+        self._log.update(f"{self._now_ns} {kind} {idents}\n".encode())
+
+    # ------------------------------------------------------------------ world to control
+
+    def _arrive(self, spec: RequestSpec) -> None:
+        self._note("arrival", spec.request_id)
+        request = IncomingRequest(
+            request_id=spec.request_id,
+            num_prompt_tokens=spec.num_prompt_tokens,
+            max_tokens=self._config.max_tokens,
+            block_hashes=spec.block_hashes,
+        )
+        self._act(self._coordinator.arrive(request, self._now_ns))
+        if self._next_signal_ns is None:
+            self._schedule_signal()
+
+    def _schedule_signal(self) -> None:
+        interval_ns = self._config.signal_interval_ns
+        self._next_signal_ns = (self._now_ns // interval_ns + 1) * interval_ns
+        self._push(self._next_signal_ns, Phase.SIGNAL, 0)
+
+    def _report_signals(self) -> None:
+        self._coordinator.report([w.scheduler.signal(self._now_ns) for w in self._workers])
+        self._next_signal_ns = None
+        if not self._coordinator.is_drained:
+            self._schedule_signal()
+
+    def _step_done(self, worker_id: int, version: int) -> None:
+        worker = self._workers[worker_id]
+        if version != worker.version:
+            return  # the run was cut short meanwhile
+        result = worker.executor.complete()
+        self._num_iterations += result.num_iterations
+        events = worker.scheduler.complete(result, self._now_ns)
+        self._dirty.add(worker_id)
+        self._tell(worker_id, events)
+
+    def _tell(self, worker_id: int, events: list[WorkerEvent]) -> None:
+        for event in events:
+            self._note(type(event).__name__, worker_id, event.request_id)
+            self._act(self._coordinator.on_worker_event(worker_id, event, self._now_ns))
+
+    def _transfer_done(self, transfer_id: int) -> None:
+        self._num_events += 1
+        self._note("transferred", transfer_id)
+        self._act(self._coordinator.on_transferred(transfer_id, self._now_ns))
+
+    # ------------------------------------------------------------------ control to world
+
+    def _schedule(self, worker_id: int) -> None:
+        worker = self._workers[worker_id]
+        if worker.scheduler.is_stepping:
+            return
+        decision = worker.scheduler.schedule(self._now_ns)
+        for request_id in decision.reserved:
+            self._note("reserved", worker_id, request_id)
+            self._act(self._coordinator.on_reserved(request_id, self._now_ns))
+        if decision.plan is not None:
+            self._start_step(worker_id, worker.executor.start(decision.plan, self._now_ns))
+
+    def _start_step(self, worker_id: int, end_ns: int) -> None:
+        worker = self._workers[worker_id]
+        worker.version += 1
+        self._push(end_ns, Phase.STEP_DONE, worker_id, worker.version)
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case SendCommand():
+                    self._send(action)
+                case StartTransfer(transfer):
+                    self._transfers[transfer.transfer_id] = transfer
+                    start_ns = self._now_ns + self._config.transfer_setup_ns
+                    self._push(start_ns, Phase.TRANSFER_START, transfer.transfer_id)
+                case CancelTransfer(transfer_id):
+                    if self._transfers.pop(transfer_id, None) is None:
+                        self._network.cancel(transfer_id, self._now_ns)
+                case EndRequest(record):
+                    self._end(record)
+        self._watch_deadline()
+
+    def _watch_deadline(self) -> None:
+        """Wake up at the control's next deadline, if that is not planned already."""
+        deadline_ns = self._coordinator.next_deadline_ns()
+        if deadline_ns is None:
+            return
+        if self._watched_ns is None or deadline_ns < self._watched_ns:
+            self._watched_ns = deadline_ns
+            self._push(deadline_ns, Phase.DEADLINE, 0)
+
+    def _send(self, action: SendCommand) -> None:
+        worker = self._workers[action.worker]
+        events = worker.scheduler.handle(action.command, self._now_ns)
+        self._dirty.add(action.worker)
+        if worker.scheduler.should_interrupt():
+            self._start_step(action.worker, worker.executor.interrupt(self._now_ns))
+        self._tell(action.worker, events)
+
+    def _end(self, record: RequestRecord) -> None:
+        self._records.append(record)
+        follower = self._followers.get(record.request_id)
+        if follower is not None:
+            self._push(self._now_ns + follower.think_ns, Phase.ARRIVAL, follower.request_id)

@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+
+from kvfabric.errors import ConfigError
+from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.graph import Medium, Topology
+from kvfabric.fabric.measures import switches_by_role
+
+GBIT = 10**9
+
+
+def roft(num_gpus: int, radix: int, *, servers: int = 8, tiers: int | None = None) -> Topology:
+    return build_topology(
+        "roft",
+        num_gpus,
+        radix=radix,
+        nic_rate_bps=400 * GBIT,
+        gpus_per_server=servers,
+        num_tiers=tiers,
+    )
+
+
+def test_every_leaf_carries_one_rail() -> None:
+    topology = roft(1024, 32)
+    leaf, rail = topology.access_switches[:, 0], np.arange(1024) % 8
+    assert all(len(set(rail[leaf == one])) == 1 for one in set(leaf.tolist()))
+
+
+def test_same_rail_of_neighbor_servers_shares_a_leaf() -> None:
+    leaf = roft(512, 128).access_switches[:, 0]
+    assert leaf[3] == leaf[11]
+    assert leaf[3] != leaf[4]
+
+
+def test_leaf_of_a_full_three_tier_fabric_is_pod_then_rail_then_server() -> None:
+    # pod = 16 leaves of 16 ports; leaf in pod = rail * 2 + server in pod // 16
+    topology = roft(1024, 32)
+    server, rail = np.divmod(np.arange(1024), 8)
+    expected = server // 32 * 16 + rail * 2 + server % 32 // 16
+    assert topology.access_switches[:, 0].tolist() == expected.tolist()
+
+
+def test_all_cables_are_fibre() -> None:
+    assert (roft(512, 64).links.medium == Medium.FIBRE).all()
+
+
+def test_partly_filled_leaves_get_only_the_uplinks_they_need() -> None:
+    assert switches_by_role(roft(256, 128)) == {"leaf": 8, "spine": 2}
+
+
+def test_one_switch_serves_what_fits_it() -> None:
+    assert switches_by_role(roft(64, 128)) == {"leaf": 1}
+
+
+def test_fewer_ports_than_rails_per_pod_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no server fits"):
+        roft(64, 8, tiers=3)

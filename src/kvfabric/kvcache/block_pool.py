@@ -11,9 +11,10 @@ class BlockPool:
     """Owns the blocks 1 .. num_blocks - 1; block 0 is the null block and is never handed out.
 
     A free block keeps its cached prefix until it is handed out again; the one freed longest ago
-    goes first. The queue of free blocks holds ``(stamp, block)`` entries; an entry counts only if
-    the block is still free and was not freed again since, so a hit takes a block out of the queue
-    by ignoring its entry: every operation costs O(blocks it names), amortised.
+    goes first. The queue of free blocks holds ``(stamp, blocks)`` per release, next block last; a
+    block in it counts only if it is still free and was not freed again since. So a hit takes a
+    block out of the queue by leaving it there outdated: every operation costs O(blocks it names),
+    amortised.
 
     Invariants:
         I1. ``num_free + num_used == num_usable``.
@@ -26,6 +27,7 @@ class BlockPool:
         "_next_fresh",
         "_num_blocks",
         "_num_free",
+        "_num_queued",
         "_queue",
         "_refs",
         "_stamps",
@@ -43,7 +45,8 @@ class BlockPool:
         self._refs = [1]  # by block id, for blocks below next_fresh
         self._stamps = [0]  # when a block was last freed
         self._clock = 0
-        self._queue: deque[tuple[int, int]] = deque()
+        self._queue: deque[tuple[int, list[int]]] = deque()
+        self._num_queued = 0  # blocks in the queue, outdated ones included
 
     @property
     def num_usable(self) -> int:
@@ -73,24 +76,30 @@ class BlockPool:
         """Take ``count`` free blocks, or return None and change nothing."""
         if count > self._num_free:
             return None
-        taken = [self._take() for _ in range(count)]
         self._num_free -= count
-        return taken
+        first = self._next_fresh
+        num_fresh = min(count, self._num_blocks - first)
+        self._next_fresh += num_fresh
+        self._refs.extend([1] * num_fresh)
+        self._stamps.extend([0] * num_fresh)
+        return [*range(first, first + num_fresh), *self._take_freed(count - num_fresh)]
 
-    def _take(self) -> int:
-        block_id = self._next_fresh
-        if block_id < self._num_blocks:
-            self._next_fresh += 1
-            self._refs.append(1)
-            self._stamps.append(0)
-            return block_id
+    def _take_freed(self, count: int) -> list[int]:
+        """Take blocks from the queue, those freed longest ago first."""
         refs, stamps, queue = self._refs, self._stamps, self._queue
-        while True:
-            stamp, block_id = queue.popleft()
-            if refs[block_id] == 0 and stamps[block_id] == stamp:
-                refs[block_id] = 1
-                self.prefix_cache.forget(block_id)
-                return block_id
+        taken: list[int] = []
+        while len(taken) < count:
+            stamp, blocks = queue[0]
+            while blocks and len(taken) < count:
+                block_id = blocks.pop()
+                self._num_queued -= 1
+                if refs[block_id] == 0 and stamps[block_id] == stamp:
+                    refs[block_id] = 1
+                    taken.append(block_id)
+            if not blocks:
+                queue.popleft()
+        self.prefix_cache.forget(taken)
+        return taken
 
     def share(self, block_ids: Sequence[int]) -> None:
         """Add a reference to each block; free ones leave the queue with their content."""
@@ -106,21 +115,39 @@ class BlockPool:
         Those released first are handed out again first: release the tail of a request before its
         head, so that a prefix outlives what follows it.
         """
-        refs, stamps, queue = self._refs, self._stamps, self._queue
-        freed = 0
+        refs, stamps = self._refs, self._stamps
+        self._clock = clock = self._clock + 1
+        freed: list[int] = []
         for block_id in block_ids:
             left = refs[block_id] - 1
             assert left >= 0, f"block {block_id} released more often than held"
             refs[block_id] = left
             if left == 0:
-                self._clock += 1
-                stamps[block_id] = self._clock
-                queue.append((self._clock, block_id))
-                freed += 1
-        self._num_free += freed
-        if len(queue) > 2 * self._num_blocks + 64:
-            self._queue = deque(e for e in queue if refs[e[1]] == 0 and stamps[e[1]] == e[0])
-        return freed
+                stamps[block_id] = clock
+                freed.append(block_id)
+        freed.reverse()
+        self._enqueue(clock, freed)
+        return len(freed)
+
+    def _enqueue(self, clock: int, freed: list[int]) -> None:
+        if not freed:
+            return
+        self._num_free += len(freed)
+        self._num_queued += len(freed)
+        self._queue.append((clock, freed))
+        if self._num_queued > 2 * self._num_blocks + 64:
+            self._drop_outdated()
+
+    def _drop_outdated(self) -> None:
+        kept = [
+            (stamp, [b for b in blocks if self._is_valid(stamp, b)])
+            for stamp, blocks in self._queue
+        ]
+        self._queue = deque((stamp, blocks) for stamp, blocks in kept if blocks)
+        self._num_queued = sum(len(blocks) for _, blocks in self._queue)
+
+    def _is_valid(self, stamp: int, block_id: int) -> bool:
+        return self._refs[block_id] == 0 and self._stamps[block_id] == stamp
 
     def check_invariants(self) -> None:
         """Assert I1 to I3 and those of the prefix cache."""
@@ -128,7 +155,7 @@ class BlockPool:
         zero = {b for b in range(1, self._next_fresh) if self._refs[b] == 0}
         assert all(count >= 0 for count in self._refs), "I2"
         assert self._num_free == fresh + len(zero), "I1"
-        valid = [b for s, b in self._queue if self._refs[b] == 0 and self._stamps[b] == s]
+        valid = [b for s, blocks in self._queue for b in blocks if self._is_valid(s, b)]
         assert len(valid) == len(set(valid)), "I3"
         assert set(valid) == zero, "I3"
         self.prefix_cache.check_invariants()

@@ -1,5 +1,7 @@
 """Which block holds which prefix: the map from chained block hashes to block ids."""
 
+from collections.abc import Iterable
+
 
 class PrefixCache:
     """Finds full blocks again by the key of everything up to and including them.
@@ -30,11 +32,15 @@ class PrefixCache:
         """Return the block that holds a key."""
         return self.block_by_key.get(key)
 
-    def forget(self, block_id: int) -> None:
-        """Drop what is known of a block whose content is about to change."""
-        key = self.key_by_block.pop(block_id, None)
-        if key is not None:
-            del self.block_by_key[key]
+    def forget(self, block_ids: Iterable[int]) -> None:
+        """Drop what is known of blocks whose content is about to change."""
+        if not self.key_by_block:
+            return
+        pop, block_by_key = self.key_by_block.pop, self.block_by_key
+        for block_id in block_ids:
+            key = pop(block_id, None)
+            if key is not None:
+                del block_by_key[key]
 
     def check_invariants(self) -> None:
         """Assert I1."""

@@ -296,9 +296,15 @@ class Scheduler:
         elif not is_last:
             self._num_queued_tokens += request.num_tokens - end
         self._partial = None if is_last else request
-        first_block = history // self.kv.block_size
-        self.kv.remember(request.request_id, request.keys, first_block, end)
+        self._remember_known(request, history // self.kv.block_size, end)
         return PrefillChunk(request.request_id, num_tokens, history, is_last)
+
+    def _remember_known(self, request: Request, first_block: int, num_tokens: int) -> None:
+        """Make the blocks findable that other requests can name; the rest only on preemption."""
+        known_tokens = request.keys.num_known * self.kv.block_size
+        self.kv.remember(
+            request.request_id, request.keys, first_block, min(num_tokens, known_tokens)
+        )
 
     def _admit(
         self, chunks: list[PrefillChunk], reserved: list[int], budget: int, now_ns: int
@@ -442,7 +448,7 @@ class Scheduler:
             self._left.append(request.request_id)  # ended by its limit: the executor cannot know
         if request.in_batch:
             self._batch.leave(request)
-            self.kv.remember(request.request_id, request.keys, 0, request.num_computed)
+            self._remember_known(request, 0, request.num_computed)
         del self._running[request.request_id]
         self._drop(request)
         return Finished(request.request_id, request.num_outputs, request.num_preemptions)

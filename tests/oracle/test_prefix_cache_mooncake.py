@@ -38,8 +38,7 @@ def _replay(num_blocks: int) -> tuple[int, int, int, int]:
         pool.share(hits)
         new = pool.allocate(len(keys) - len(hits))
         assert new is not None
-        for key, block in zip(keys[len(hits) :], new, strict=True):
-            cache.put(key, block)
+        cache.put(keys[len(hits) :], new)
         pool.release(reversed(hits + new))
         hit_blocks += len(hits)
         all_blocks += len(keys)

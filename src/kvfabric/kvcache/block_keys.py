@@ -21,11 +21,13 @@ class BlockKeys:
     ratio: int
     num_known: int
 
-    def key(self, block_idx: int) -> int:
-        """Return the key of the block at an index of the block table."""
-        if block_idx < self.num_known:
-            return self.hashes[block_idx // self.ratio] * self.ratio + block_idx % self.ratio
-        return -(self.request_id * _PRIVATE_SPAN + block_idx) - 1
+    def keys(self, first: int, end: int) -> list[int]:
+        """Return the keys of the blocks at the indices ``[first, end)`` of the block table."""
+        known = min(self.num_known, end)
+        hashes, ratio = self.hashes, self.ratio
+        private = self.request_id * _PRIVATE_SPAN + 1
+        named = [hashes[i // ratio] * ratio + i % ratio for i in range(first, known)]
+        return named + [-(private + i) for i in range(max(first, known), end)]
 
 
 def block_keys(

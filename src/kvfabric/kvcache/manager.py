@@ -39,10 +39,10 @@ class KVManager:
         """Return the cached blocks from token 0 on, leaving at least one token to compute."""
         if not self.enable_prefix_caching:
             return []
-        get, key = self.pool.prefix_cache.get, keys.key
+        get = self.pool.prefix_cache.get
         hits: list[int] = []
-        for block_idx in range((num_tokens - 1) // self.block_size):
-            block_id = get(key(block_idx))
+        for key in keys.keys(0, (num_tokens - 1) // self.block_size):
+            block_id = get(key)
             if block_id is None:
                 break
             hits.append(block_id)
@@ -93,9 +93,9 @@ class KVManager:
         """Make the full blocks of ``[first_block x block_size, num_tokens)`` findable."""
         if not self.enable_prefix_caching:
             return
-        put, key, table = self.pool.prefix_cache.put, keys.key, self.tables[request_id]
-        for block_idx in range(first_block, num_tokens // self.block_size):
-            put(key(block_idx), table[block_idx])
+        end_block = num_tokens // self.block_size
+        blocks = self.tables[request_id][first_block:end_block]
+        self.pool.prefix_cache.put(keys.keys(first_block, first_block + len(blocks)), blocks)
 
     def release(self, request_id: int) -> int:
         """Give a whole table back, tail first, and return how many blocks became free."""

@@ -1,6 +1,6 @@
 """Which block holds which prefix: the map from chained block hashes to block ids."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class PrefixCache:
@@ -21,12 +21,13 @@ class PrefixCache:
         self.block_by_key: dict[int, int] = {}
         self.key_by_block: dict[int, int] = {}
 
-    def put(self, key: int, block_id: int) -> None:
-        """Make a full block findable; the first block under a key stays the one that is found."""
-        if key in self.block_by_key or block_id in self.key_by_block:
-            return
-        self.block_by_key[key] = block_id
-        self.key_by_block[block_id] = key
+    def put(self, keys: Sequence[int], block_ids: Sequence[int]) -> None:
+        """Make full blocks findable; the first block under a key stays the one that is found."""
+        block_by_key, key_by_block = self.block_by_key, self.key_by_block
+        for key, block_id in zip(keys, block_ids, strict=True):
+            if key not in block_by_key and block_id not in key_by_block:
+                block_by_key[key] = block_id
+                key_by_block[block_id] = key
 
     def get(self, key: int) -> int | None:
         """Return the block that holds a key."""

@@ -448,7 +448,9 @@ class Scheduler:
             self._left.append(request.request_id)  # ended by its limit: the executor cannot know
         if request.in_batch:
             self._batch.leave(request)
-            self._remember_known(request, 0, request.num_computed)
+            if request.goal is Goal.GENERATE:  # the prompt's blocks are known since its prefill
+                prompt_blocks = request.num_prompt_tokens // self.kv.block_size
+                self._remember_known(request, prompt_blocks, request.num_computed)
         del self._running[request.request_id]
         self._drop(request)
         return Finished(request.request_id, request.num_outputs, request.num_preemptions)

@@ -1,0 +1,102 @@
+"""``kvfabric plan``: a scenario in, the comparison as text or JSON out."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from kvfabric.app.render import render_plan
+from kvfabric.app.resolve import Overrides, apply_overrides, resolve
+from kvfabric.app.scenario import Scenario
+from kvfabric.app.scenario_file import BUILT_IN, load_scenario
+from kvfabric.errors import ConfigError, UnsupportedError
+from kvfabric.export.plan_json import comparison_to_dict
+from kvfabric.plan.compare import Comparison, ReportProgress, compare
+from kvfabric.plan.request import PlanRequest
+from kvfabric.plan.verdict import judge
+
+
+def run_plan(
+    path: Path | None, overrides: Overrides, *, output_format: str, out: Path | None
+) -> str:
+    """Return what the command prints; with ``out`` also write plan.txt and plan.json there."""
+    name = BUILT_IN if path is None else str(path)
+    scenario = apply_overrides(load_scenario(path), overrides)
+    folder = Path() if path is None else path.parent
+    _check_out(out)
+    with _placed(name):
+        comparison = _compare(resolve(scenario, folder=folder, name=name))
+    verdicts = judge(comparison)
+    text = render_plan(comparison, verdicts)
+    as_json = json.dumps(comparison_to_dict(comparison, verdicts), indent=2) + "\n"
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "plan.txt").write_text(text, "utf-8")
+        (out / "plan.json").write_text(as_json, "utf-8")
+    return as_json if output_format == "json" else text
+
+
+def _check_out(out: Path | None) -> None:
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file", where="--out", hint="Name a folder")
+
+
+@contextmanager
+def _placed(name: str) -> Iterator[None]:
+    """Put the scenario's name before the place of a mistake found while building its parts."""
+    try:
+        yield
+    except ConfigError as error:
+        if name in error.where or Path(error.where.split(":")[0]).exists():
+            raise
+        where = f"{name}: {error.where}" if error.where else name
+        kind = UnsupportedError if isinstance(error, UnsupportedError) else ConfigError
+        raise kind(error.what, where=where, hint=error.hint) from None
+
+
+def _compare(request: PlanRequest) -> Comparison:
+    """Run the comparison, with a progress bar where somebody watches."""
+    if not sys.stderr.isatty():
+        return compare(request)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        tasks: dict[str, int] = {}
+
+        def report(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(name, total=total)
+            progress.update(progress.task_ids[tasks[name]], completed=done)
+
+        shown: ReportProgress = report
+        return compare(request, shown)
+
+
+def show_plan(path: Path | None, overrides: Overrides) -> str:
+    """Return the scenario as YAML, each value with where it comes from."""
+    loaded = load_scenario(path)
+    scenario = apply_overrides(loaded, overrides)
+    name = BUILT_IN if path is None else str(path)
+    return "\n".join(_shown(scenario, loaded, name)) + "\n"
+
+
+def _shown(section: BaseModel, loaded: BaseModel | None, name: str, indent: str = "") -> list[str]:
+    lines: list[str] = []
+    for key in type(section).model_fields:
+        value = getattr(section, key)
+        before = getattr(loaded, key, None)
+        if isinstance(value, BaseModel):
+            lines.append(f"{indent}{key}:")
+            inner = before if isinstance(before, BaseModel) else None
+            lines.extend(_shown(value, inner, name, indent + "  "))
+            continue
+        origin = name if loaded is not None and key in loaded.model_fields_set else "default"
+        if value != before:
+            origin = "flag"
+        shown = json.dumps(Scenario.__pydantic_serializer__.to_python(value, mode="json"))
+        lines.append(f"{indent}{key}: {shown}  # {origin}")
+    return lines

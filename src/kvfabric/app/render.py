@@ -1,0 +1,177 @@
+"""Results as text for people. The same input gives the same bytes: fixed width, no color codes."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from kvfabric.export.plan_json import NOT_MODELLED
+from kvfabric.metrics.latency import TtftSplit
+from kvfabric.plan.compare import Comparison, DesignResult, FabricFacts
+from kvfabric.plan.request import PlanRequest
+from kvfabric.plan.sizing_lines import sizing_lines
+from kvfabric.plan.verdict import Verdict
+from kvfabric.units import format_rate
+
+WIDTH = 118
+_STAGES = ("router", "prefill queue", "prefill", "decode blocks", "wire", "first step")
+
+
+def render_plan(comparison: Comparison, verdicts: Sequence[Verdict]) -> str:
+    """Return the text of ``kvfabric plan``."""
+    request = comparison.request
+    parts = [
+        f"{request.name}",
+        _fleet_line(request),
+        f"Load: {request.workload.name}, {len(request.workload.requests):,} in all",
+        "",
+        "KV cache",
+        *(f"  {line}" for line in sizing_lines(comparison.fleet.sizing)),
+        "",
+        _fabric_table(comparison),
+        _latency_table(comparison),
+        _stage_table(comparison),
+        "Verdict",
+        *(f"- {verdict.text}" for verdict in verdicts),
+        "",
+        f"Step times: {comparison.fleet.model.source}.",
+        "Does not model: " + "; ".join(NOT_MODELLED) + ".",
+        *(f"Note: {note}." for note in comparison.fleet.notes),
+    ]
+    return "\n".join(_fold(part) for part in parts) + "\n"
+
+
+def _fleet_line(request: PlanRequest) -> str:
+    workers = request.workers
+    return (
+        f"{request.model_name} on {workers.num_gpus} x {request.gpu.name}: {workers.num_prefill}"
+        f" prefill + {workers.num_decode} decode workers of TP{workers.tp},"
+        f" {format_rate(request.network.nic_rate_bps)} per GPU, seed {request.seed}"
+    )
+
+
+def render_mapping(values: dict[str, object]) -> str:
+    """Return a mapping as aligned lines, nested mappings indented."""
+    return "\n".join(_mapping_lines(values)) + "\n"
+
+
+def _mapping_lines(values: dict[str, object], indent: str = "") -> list[str]:
+    width = max((len(key) for key in values), default=0)
+    lines: list[str] = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            lines.append(f"{indent}{key}")
+            lines.extend(_mapping_lines(value, indent + "  "))
+        elif not isinstance(value, list):
+            shown = f"{value:,}" if type(value) is int else str(value)
+            lines.append(f"{indent}{key.ljust(width)}  {shown}")
+    return lines
+
+
+def _fabric_table(comparison: Comparison) -> str:
+    rows: dict[str, list[str]] = {}
+    for design in comparison.designs:
+        if design.fabric is not None and design.fabric.label not in rows:
+            rows[design.fabric.label] = _fabric_row(design.fabric)
+    book = next(d.fabric.bom for d in comparison.designs if d.fabric is not None)
+    title = f"Parts and price (price book {book.price_book}, {book.price_date}; NICs included)"
+    columns = (
+        "fabric", "switches", "radix", "copper", "fibre", "optics", "hops", "price, typical",
+        "low to high",
+    )  # fmt: skip
+    return _table(title, columns, rows.values())
+
+
+def _fabric_row(fabric: FabricFacts) -> list[str]:
+    report, cost = fabric.report, fabric.bom.cost()
+    counts = [f"{report[key]:,}" for key in ("switches", "radix", "links_copper", "links_fibre")]
+    return [
+        fabric.label,
+        *counts,
+        f"{report['optics']:,}",
+        f"{report['switch_hops_max']}",
+        f"${cost.typical_usd:,.0f}",
+        f"${cost.low_usd:,.0f} to ${cost.high_usd:,.0f}",
+    ]
+
+
+def _latency_table(comparison: Comparison) -> str:
+    columns = (
+        "design", "TTFT p50", "p90", "p99", "TPOT p50", "p99", "req/s/GPU", "tok/s/GPU",
+        "goodput", "busiest link",
+    )  # fmt: skip
+    rows = [_latency_row(design) for design in _designs(comparison)]
+    title = "What users get (ms; req/s per GPU; goodput: share of requests within the targets)"
+    return _table(title, columns, rows)
+
+
+def _latency_row(design: DesignResult) -> list[str]:
+    summary = design.summary
+    rates, num_gpus = summary.rates, summary.num_gpus
+    per_gpu = None if rates.requests_per_s is None else rates.requests_per_s / num_gpus
+    link = design.busiest_links[0] if design.busiest_links else None
+    return [
+        design.name,
+        *(_ms(value) for value in (summary.ttft.p50_ns, summary.ttft.p90_ns, summary.ttft.p99_ns)),
+        *(_ms(value) for value in (summary.tpot.p50_ns, summary.tpot.p99_ns)),
+        _number(per_gpu),
+        _number(rates.output_tokens_per_s_per_gpu),
+        "-" if rates.slo_share is None else f"{rates.slo_share:.1%}",
+        "-" if link is None else f"{link.utilization:.1%} {link.name}",
+    ]
+
+
+def _stage_table(comparison: Comparison) -> str:
+    rows = [
+        [design.name, *_stages(design.summary.ttft_split_mean), *_tail(design)]
+        for design in _designs(comparison)
+    ]
+    columns = ("design", *_STAGES, "wire at p99")
+    return _table("Where the time to first token goes (mean, ms)", columns, rows)
+
+
+def _tail(design: DesignResult) -> list[str]:
+    split = design.summary.ttft_split_p99
+    return [_ms(None if split is None else split.wire_ns)]
+
+
+def _stages(split: TtftSplit | None) -> list[str]:
+    if split is None:
+        return ["-"] * len(_STAGES)
+    return [_ms(part_ns) for part_ns in split.as_parts_ns()]
+
+
+def _designs(comparison: Comparison) -> list[DesignResult]:
+    extra = [] if comparison.aggregated is None else [comparison.aggregated]
+    return [*comparison.designs, *extra]
+
+
+def _ms(duration_ns: int | None) -> str:
+    return "-" if duration_ns is None else f"{duration_ns / 1e6:,.1f}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    table = Table(title=title, title_justify="left", title_style="", header_style="", box=None)
+    for position, column in enumerate(columns):
+        is_text = position == 0 or column == "busiest link"
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(table)
+    lines = (line.rstrip() for line in capture.get().splitlines())
+    return "\n".join(lines) + "\n"
+
+
+def _fold(text: str) -> str:
+    """Break long lines of prose at spaces; tables are left alone."""
+    if "\n" in text or len(text) <= WIDTH:
+        return text
+    indent = " " * (len(text) - len(text.lstrip(" -")))
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)

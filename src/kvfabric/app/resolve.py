@@ -1,0 +1,146 @@
+"""From a scenario, with what the command line replaces in it, to the records of the packages."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvfabric.app.models import load_geometry
+from kvfabric.app.scenario import Fabric, FabricKind, Scenario
+from kvfabric.app.scenario_workload import TraceWorkload
+from kvfabric.catalog.gpus import gpu
+from kvfabric.errors import ConfigError
+from kvfabric.kvcache.geometry import KVGeometry
+from kvfabric.metrics.latency import Slo
+from kvfabric.plan.request import (
+    FabricChoice,
+    NetworkRequest,
+    Placement,
+    PlanRequest,
+    WorkerRequest,
+)
+from kvfabric.protocol.workload import Workload
+from kvfabric.serving.router import RoutingPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What flags replace; None leaves the scenario as it is."""
+
+    trace: Path | None = None
+    speedup: float | None = None
+    limit: int | None = None
+    seed: int | None = None
+
+
+def apply_overrides(scenario: Scenario, overrides: Overrides) -> Scenario:
+    """Return the scenario with the flags in place of its values."""
+    changes: dict[str, object] = {}
+    if overrides.seed is not None:
+        changes["seed"] = overrides.seed
+    trace_changes: dict[str, object] = {
+        key: value
+        for key, value in (("speedup", overrides.speedup), ("limit", overrides.limit))
+        if value is not None
+    }
+    workload = scenario.workload
+    if overrides.trace is not None and not isinstance(workload, TraceWorkload):
+        workload = TraceWorkload(kind="trace")
+    if trace_changes and not isinstance(workload, TraceWorkload):
+        raise ConfigError(
+            "the workload is generated",
+            where=", ".join(f"--{key}" for key in trace_changes),
+            hint="Give a trace with --trace, or change the generator in the scenario",
+        )
+    if overrides.trace is not None:
+        trace_changes["path"] = str(overrides.trace.absolute())
+    if isinstance(workload, TraceWorkload):
+        changes["workload"] = TraceWorkload.model_validate(workload.model_dump() | trace_changes)
+    return scenario.model_copy(update=changes)
+
+
+def resolve(scenario: Scenario, *, folder: Path, name: str) -> PlanRequest:
+    """Return the plan of a scenario.
+
+    Args:
+        scenario: as read.
+        folder: what relative paths in it start from.
+        name: of the scenario file, for messages.
+
+    Raises:
+        ConfigError: an unknown name, an unreadable file, or a number out of range.
+    """
+    geometry = load_geometry(scenario.model, folder=folder, where=f"{name}: model")
+    return PlanRequest(
+        name=scenario.name,
+        model_name=scenario.model,
+        geometry=geometry,
+        gpu=gpu(scenario.gpu, where=f"{name}: gpu"),
+        num_users=scenario.users,
+        num_context_tokens=scenario.context_tokens,
+        workers=_workers(scenario),
+        network=_network(scenario.fabric),
+        workload=_workload(scenario, geometry, folder=folder, name=name),
+        slo=Slo(ttft_ns=scenario.slo.ttft, tpot_ns=scenario.slo.tpot),
+        routing=RoutingPolicy(scenario.router.policy),
+        signal_interval_ns=scenario.router.signal_interval,
+        handoff_deadline_ns=scenario.handoff.deadline,
+        compare_aggregated=scenario.compare_aggregated,
+        seed=scenario.seed,
+    )
+
+
+def _workers(scenario: Scenario) -> WorkerRequest:
+    workers = scenario.workers
+    return WorkerRequest(
+        num_prefill=workers.prefill,
+        num_decode=workers.decode,
+        tp=workers.tp,
+        kv_dtype=workers.kv_dtype,
+        weight_dtype=workers.weight_dtype,
+        block_size=workers.block_size,
+        max_num_seqs=workers.max_num_seqs,
+        max_num_batched_tokens=workers.max_num_batched_tokens,
+        max_model_len=workers.max_model_len,
+        gpu_memory_utilization=workers.gpu_memory_utilization,
+        enable_prefix_caching=workers.enable_prefix_caching,
+    )
+
+
+def _network(fabric: Fabric) -> NetworkRequest:
+    return NetworkRequest(
+        nic_rate_bps=fabric.nic_rate,
+        fabrics=tuple(_fabric(kind) for kind in fabric.kinds),
+        load_balancing=tuple(fabric.load_balancing),
+        queue_pairs=fabric.queue_pairs,
+        placement=Placement(fabric.placement),
+        switch_capacity_bps=fabric.switch,
+    )
+
+
+def _fabric(kind: str | FabricKind) -> FabricChoice:
+    if isinstance(kind, str):
+        return FabricChoice(kind=kind)
+    return FabricChoice(
+        kind=kind.kind,
+        label=kind.label,
+        radix=kind.radix,
+        num_tiers=kind.tiers,
+        oversubscription=kind.oversubscription,
+    )
+
+
+def _workload(scenario: Scenario, geometry: KVGeometry, *, folder: Path, name: str) -> Workload:
+    workload = scenario.workload
+    if not isinstance(workload, TraceWorkload):
+        try:
+            return workload.generate(scenario.seed)
+        except ConfigError as error:
+            where = f"{name}: workload.{error.where}" if error.where else f"{name}: workload"
+            raise ConfigError(error.what, where=where, hint=error.hint) from None
+    if workload.path is None:
+        raise ConfigError(
+            "no trace is named",
+            where=f"{name}: workload.path",
+            hint="Name one there, or pass --trace FILE",
+        )
+    longest = scenario.workers.max_model_len or geometry.max_context_tokens
+    return workload.read(folder / workload.path, longest)

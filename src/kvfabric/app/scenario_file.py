@@ -1,0 +1,200 @@
+"""From the text of a scenario to a ``Scenario``, with the line of every mistake."""
+
+import difflib
+from collections.abc import Hashable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from kvfabric.app.scenario import Scenario
+from kvfabric.errors import ConfigError
+
+BUILT_IN = "built-in scenario"
+
+_HINTS = {
+    "missing": "Add the key",
+    "int_type": "Write a whole number",
+    "float_type": "Write a number",
+    "string_type": "Write text",
+    "bool_type": "Write true or false",
+    "model_type": "Write a mapping of keys",
+    "list_type": "Write a list",
+    "union_tag_not_found": "Add the key 'kind'",
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice: YAML would keep the last one in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def built_in_text() -> str:
+    """Return the scenario that ``kvfabric plan`` runs without a file."""
+    return files("kvfabric.app").joinpath("built_in.yaml").read_text("utf-8")
+
+
+def load_scenario(path: Path | None) -> Scenario:
+    """Read a scenario file, or the built-in one.
+
+    Raises:
+        ConfigError: the file cannot be read, is no YAML, or has a mistake; names file and line.
+    """
+    if path is None:
+        return parse_scenario(built_in_text(), BUILT_IN)
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(
+            f"cannot read the scenario: {reason}", where=str(path), hint="Name a YAML file"
+        ) from None
+    return parse_scenario(text, str(path))
+
+
+def parse_scenario(text: str, name: str) -> Scenario:
+    """Return the scenario of a YAML text; ``name`` stands for the file in messages."""
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        values = None if root is None else loader.construct_document(root)
+    except yaml.YAMLError as error:
+        raise _yaml_error(error, name) from None
+    if root is None or not isinstance(values, dict):
+        raise ConfigError(
+            "the scenario holds no mapping of keys",
+            where=name,
+            hint="Start with 'schema_version: 1'; 'kvfabric plan --show' prints an example",
+        )
+    try:
+        return Scenario.model_validate(values)
+    except ValidationError as error:
+        raise _first_mistake(error, root, name) from None
+
+
+def _yaml_error(error: yaml.YAMLError, name: str) -> ConfigError:
+    mark = getattr(error, "problem_mark", None)
+    where = name if mark is None else f"{name}:{mark.line + 1}"
+    problem = getattr(error, "problem", None) or "it is not YAML"
+    return ConfigError(f"cannot read the scenario: {problem}", where=where, hint="Check the YAML")
+
+
+def _first_mistake(error: ValidationError, root: yaml.Node, name: str) -> ConfigError:
+    mistakes = error.errors()
+    detail = mistakes[0]
+    keys = _keys_in_file(detail["loc"], root)
+    line = _line_of(keys, root)
+    where = f"{name}:{line}: {'.'.join(str(key) for key in keys)}"
+    hint = _hint(detail)
+    if len(mistakes) > 1:
+        hint = f"{hint}. {len(mistakes) - 1} more after this one" if hint else ""
+    return ConfigError(_what(detail), where=where, hint=hint)
+
+
+def _what(detail: ErrorDetails) -> str:
+    read = detail["input"]
+    match detail["type"]:
+        case "extra_forbidden":
+            return f"unknown key {detail['loc'][-1]!r}"
+        case "missing":
+            return "the key is missing"
+        case "quantity":
+            return detail["msg"]
+        case _:
+            shown = "a mapping" if isinstance(read, Mapping) else repr(read)
+            return f"read {shown}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+
+
+def _hint(detail: ErrorDetails) -> str:
+    if detail["type"] == "quantity":
+        return str(detail["ctx"]["hint"])
+    if detail["type"] == "extra_forbidden":
+        known = _known_keys(detail["loc"][:-1])
+        close = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
+        if close:
+            return f"Did you mean {close[0]!r}?"
+        return f"Known keys: {', '.join(known)}"
+    return _HINTS.get(detail["type"], "")
+
+
+def _known_keys(location: Sequence[int | str]) -> list[str]:
+    """Return the keys of the section at a location, or of the scenario as a whole."""
+    section: type[BaseModel] = Scenario
+    for key in location:
+        found = _section_named(section, str(key))
+        if found is not None:
+            section = found
+    return list(section.model_fields)
+
+
+def _section_named(section: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """Return the section under a key of a section, or the alternative a tag chose."""
+    field = section.model_fields.get(key)
+    for candidate in _sections_in(field.annotation) if field is not None else ():
+        return candidate
+    for other in section.model_fields.values():
+        for candidate in _sections_in(other.annotation):
+            if _tag(candidate) == key:
+                return candidate
+    return None
+
+
+def _sections_in(annotation: object) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    inner = getattr(annotation, "__args__", ())
+    return [section for part in inner for section in _sections_in(part)]
+
+
+def _tag(section: type[BaseModel]) -> str | None:
+    kind = section.model_fields.get("kind")
+    values = getattr(kind.annotation, "__args__", ()) if kind is not None else ()
+    return str(values[0]) if values else None
+
+
+def _keys_in_file(location: Sequence[int | str], root: yaml.Node) -> list[int | str]:
+    """Return the part of an error's location that is keys of the file (not names of types)."""
+    keys: list[int | str] = []
+    node: yaml.Node | None = root
+    for position, key in enumerate(location):
+        child = _child(node, key)
+        if child is None and position < len(location) - 1:
+            continue
+        keys.append(key)
+        node = child
+    return keys
+
+
+def _line_of(keys: Sequence[int | str], root: yaml.Node) -> int:
+    node, line = root, root.start_mark.line
+    for key in keys:
+        child = _child(node, key)
+        if child is None:
+            break
+        node, line = child, child.start_mark.line
+    return line + 1
+
+
+def _child(node: yaml.Node | None, key: int | str) -> yaml.Node | None:
+    if isinstance(node, yaml.MappingNode):
+        for key_node, value_node in node.value:
+            if key_node.value == str(key):
+                child: yaml.Node = value_node
+                return child
+    if isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
+        item: yaml.Node = node.value[key]
+        return item
+    return None

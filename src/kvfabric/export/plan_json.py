@@ -1,0 +1,123 @@
+"""A comparison as plain JSON values: everything the text shows, and more."""
+
+from collections.abc import Mapping
+
+from kvfabric import __version__
+from kvfabric.metrics.summary import summary_to_dict
+from kvfabric.plan.bom import bom_to_dict
+from kvfabric.plan.compare import Comparison, DesignResult, FabricFacts
+from kvfabric.plan.request import PlanRequest
+from kvfabric.plan.sizing import sizing_to_dict
+from kvfabric.plan.verdict import SAME_WITHIN, Verdict
+
+NOT_MODELLED = (
+    "PFC pauses, queues and packets (flows share links by max-min fairness, as under good"
+    + " end-to-end rate control; without it tails are longer)",
+    "propagation and switch latency (microseconds beside transfers of milliseconds)",
+    "asynchronous scheduling, speculative decoding, LoRA, and layer-wise streaming of the KV cache",
+    "other traffic on the fabric (collectives, storage)",
+    "failures of workers, links and switches",
+)
+
+
+def comparison_to_dict(comparison: Comparison, verdicts: tuple[Verdict, ...]) -> dict[str, object]:
+    """Return the whole answer; equal plans give equal values."""
+    fabrics: dict[str, FabricFacts] = {}
+    for design in comparison.designs:
+        if design.fabric is not None:
+            fabrics.setdefault(design.fabric.label, design.fabric)
+    aggregated = comparison.aggregated
+    return {
+        "kvfabric_version": __version__,
+        "name": comparison.request.name,
+        "plan": _request(comparison.request),
+        "sizing": sizing_to_dict(comparison.fleet.sizing),
+        "workload": _workload(comparison.request),
+        "step_time_source": str(comparison.fleet.model.source),
+        "fabrics": {
+            label: {**fabric.report, "bill_of_materials": bom_to_dict(fabric.bom)}
+            for label, fabric in fabrics.items()
+        },
+        "designs": [_design(design) for design in comparison.designs],
+        "aggregated": None if aggregated is None else _design(aggregated),
+        "verdicts": [_verdict(verdict) for verdict in verdicts],
+        "same_within": SAME_WITHIN,
+        "notes": list(comparison.fleet.notes),
+        "not_modelled": list(NOT_MODELLED),
+    }
+
+
+def _request(request: PlanRequest) -> dict[str, object]:
+    workers, network = request.workers, request.network
+    return {
+        "model": request.model_name,
+        "gpu": request.gpu.name,
+        "num_gpus": workers.num_gpus,
+        "prefill_workers": workers.num_prefill,
+        "decode_workers": workers.num_decode,
+        "tp": workers.tp,
+        "nic_rate_bps": network.nic_rate_bps,
+        "queue_pairs": network.queue_pairs,
+        "placement": network.placement.value,
+        "routing": request.routing.value,
+        "signal_interval_ns": request.signal_interval_ns,
+        "handoff_deadline_ns": request.handoff_deadline_ns,
+        "slo": {"ttft_ns": request.slo.ttft_ns, "tpot_ns": request.slo.tpot_ns},
+        "seed": request.seed,
+    }
+
+
+def _workload(request: PlanRequest) -> dict[str, object]:
+    workload = request.workload
+    return {
+        "name": workload.name,
+        "num_rows": workload.num_rows,
+        "num_requests": len(workload.requests),
+        "hash_block_tokens": workload.hash_block_tokens,
+        "bad_rows": [
+            {"line": row.line, "reason": row.reason, "text": row.text} for row in workload.bad_rows
+        ],
+    }
+
+
+def _design(design: DesignResult) -> dict[str, object]:
+    return {
+        "name": design.name,
+        "fabric": None if design.fabric is None else design.fabric.label,
+        "load_balancing": design.load_balancing,
+        **_parts(design.fabric),
+        "load": {
+            "pressure": design.load.pressure.value,
+            "bottleneck": design.load.bottleneck,
+            "waiting_share": round(design.load.waiting_share, 6),
+            "growth": round(design.load.growth, 6),
+        },
+        "busiest_links": [
+            {
+                "name": link.name,
+                "carried_bytes": link.carried_bytes,
+                "utilization": round(link.utilization, 6),
+            }
+            for link in design.busiest_links
+        ],
+        "num_flows": design.num_flows,
+        "num_events": design.num_events,
+        "log_digest": design.log_digest,
+        **summary_to_dict(design.summary),
+    }
+
+
+def _parts(fabric: FabricFacts | None) -> Mapping[str, object]:
+    if fabric is None:
+        return {}
+    keys = ("switches", "optics", "links", "links_copper", "links_fibre", "switch_hops_max")
+    cost = fabric.bom.cost()
+    return {key: fabric.report[key] for key in keys} | {
+        "cost_low_usd": round(cost.low_usd, 2),
+        "cost_typical_usd": round(cost.typical_usd, 2),
+        "cost_high_usd": round(cost.high_usd, 2),
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, str]:
+    return {"topic": verdict.topic, "finding": verdict.finding, "text": verdict.text}

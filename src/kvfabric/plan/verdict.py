@@ -1,0 +1,219 @@
+"""The plan's answer in words, from its numbers only. "It makes no difference" is an answer."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from kvfabric.metrics.latency import TtftSplit
+from kvfabric.plan.compare import Comparison, DesignResult
+from kvfabric.plan.load_state import Pressure
+from kvfabric.units import format_ns
+
+SAME_WITHIN = 0.05
+"""Designs that differ by less than this share count as equal: within the error of the models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One finding: a fixed key for programs and a sentence for people."""
+
+    topic: str
+    finding: str
+    text: str
+
+
+def judge(comparison: Comparison) -> tuple[Verdict, ...]:
+    """Return the findings of a plan, most important first."""
+    return (
+        _load(comparison),
+        _slo(comparison),
+        _fabric(comparison),
+        *_balancing(comparison),
+        _cost(comparison),
+        *_disaggregation(comparison),
+        *_lost(comparison),
+    )
+
+
+def _load(comparison: Comparison) -> Verdict:
+    worst = max(comparison.designs, key=lambda design: _RANK[design.load.pressure])
+    state = worst.load
+    share = f"{state.waiting_share:.0%} of the time to first token is waiting"
+    match state.pressure:
+        case Pressure.OVERLOADED:
+            text = (
+                f"The fleet is overloaded ({worst.name}): {share}, most of it for"
+                f" {state.bottleneck}, and late requests wait {state.growth:.1f} times as long as"
+                " early ones. Latencies of an overloaded fleet depend on how long the load lasts."
+            )
+        case Pressure.SATURATED:
+            text = (
+                f"The fleet is saturated ({worst.name}): {share}, most of it for"
+                f" {state.bottleneck}; the queue does not grow without end."
+            )
+        case Pressure.STABLE:
+            text = f"The fleet keeps up with the load: at most {share}."
+    return Verdict("load", state.pressure.value, text)
+
+
+_RANK = {Pressure.STABLE: 0, Pressure.SATURATED: 1, Pressure.OVERLOADED: 2}
+
+
+def _slo(comparison: Comparison) -> Verdict:
+    slo = comparison.request.slo
+    targets = [
+        f"{name} {format_ns(target)}"
+        for name, target in (("TTFT", slo.ttft_ns), ("TPOT", slo.tpot_ns))
+        if target is not None
+    ]
+    shares = [(d.summary.rates.slo_share or 0.0, d.name) for d in comparison.designs]
+    best, worst = max(shares), min(shares)
+    finding = "met" if worst[0] >= 0.99 else "partly" if best[0] >= 0.5 else "missed"
+    text = (
+        f"{_percent_range(worst[0], best[0])} of the requests meet the targets"
+        f" ({' and '.join(targets) or 'none set'})."
+    )
+    return Verdict("slo", finding, text)
+
+
+def _percent_range(low: float, high: float) -> str:
+    first, last = f"{low:.1%}", f"{high:.1%}"
+    return first if first == last else f"{first} to {last}"
+
+
+def _fabric(comparison: Comparison) -> Verdict:
+    """Compare the best policy of each fabric on TTFT p99."""
+    best = {kind: min(rows, key=_p99) for kind, rows in _by_kind(comparison).items()}
+    order = sorted(best.values(), key=_p99)
+    first, last = order[0], order[-1]
+    wire = max(_wire_share(design.summary.ttft_split_mean) for design in comparison.designs)
+    share = f"the wire takes at most {wire:.1%} of the mean time to first token"
+    if len(order) == 1:
+        return Verdict("fabric", "single", f"Only {first.name} was tried; {share}.")
+    gap = _gap(_p99(first), _p99(last))
+    if gap < SAME_WITHIN:
+        text = (
+            f"The fabric makes no difference here: with the better policy on each, TTFT p99 is"
+            f" {_ms(_p99(first))} to {_ms(_p99(last))} ({gap:.1%} apart); {share}."
+        )
+        return Verdict("fabric", "no_difference", text)
+    text = (
+        f"{first.name} has the lowest TTFT p99, {_ms(_p99(first))}, {gap:.0%} below {last.name}"
+        f" with {_ms(_p99(last))}; {share}."
+    )
+    return Verdict("fabric", "difference", text)
+
+
+def _balancing(comparison: Comparison) -> Iterable[Verdict]:
+    """Say on which fabrics the choice of paths matters more than the model's error."""
+    for kind, rows in _by_kind(comparison).items():
+        if len(rows) < 2:
+            continue
+        first, last = min(rows, key=_p99), max(rows, key=_p99)
+        gap = _gap(_p99(first), _p99(last))
+        if gap < SAME_WITHIN:
+            text = f"On {kind} load balancing changes TTFT p99 by {gap:.1%}: no difference."
+            yield Verdict("load_balancing", "no_difference", text)
+        else:
+            text = f"On {kind} {first.load_balancing} lowers TTFT p99 by {gap:.0%} against"
+            yield Verdict("load_balancing", "difference", f"{text} {last.load_balancing}.")
+
+
+def _cost(comparison: Comparison) -> Verdict:
+    cheapest_first = sorted(
+        (rows[0] for rows in _by_kind(comparison).values()), key=lambda d: (_usd(d), d.name)
+    )
+    first, last = cheapest_first[0], cheapest_first[-1]
+    assert first.fabric is not None
+    assert last.fabric is not None
+    if first is last:
+        text = f"{first.fabric.label} costs about {_money(_usd(first))}."
+        return Verdict("cost", first.fabric.label, text)
+    cheap, dear = first.fabric.bom.cost(), last.fabric.bom.cost()
+    overlap = cheap.high_usd >= dear.low_usd
+    text = (
+        f"{first.fabric.label} is the cheapest at typical prices, about"
+        f" {_money(cheap.typical_usd)} against {_money(dear.typical_usd)} for"
+        f" {last.fabric.label} ({_gap(cheap.typical_usd, dear.typical_usd):.0%} less);"
+        f" the price ranges {'overlap' if overlap else 'do not overlap'}."
+    )
+    return Verdict("cost", first.fabric.label, text)
+
+
+def _disaggregation(comparison: Comparison) -> Iterable[Verdict]:
+    together = comparison.aggregated
+    if together is None:
+        return
+    apart = max(comparison.designs, key=lambda d: (_good(d), -_p99(d)))
+    gain = _good(apart) - _good(together)
+    base = max(_good(apart), _good(together))
+    numbers = (
+        f"{_good(apart):.4g} against {_good(together):.4g} requests/s within the targets"
+        f" (TTFT p99 {_ms(_p99(apart))} against {_ms(_p99(together))}, TPOT p99"
+        f" {_ms(_tpot99(apart))} against {_ms(_tpot99(together))})"
+    )
+    if base == 0 or abs(gain) < SAME_WITHIN * base:
+        text = f"Disaggregation makes no difference to goodput on this fleet: {numbers}."
+        yield Verdict("disaggregation", "no_difference", text)
+    elif gain > 0:
+        yield Verdict("disaggregation", "pays", f"Disaggregation pays: {numbers}.")
+    else:
+        text = f"Disaggregation does not pay: {numbers} when every worker does both."
+        yield Verdict("disaggregation", "does_not_pay", text)
+
+
+def _lost(comparison: Comparison) -> Iterable[Verdict]:
+    """Name what did not finish: nothing is dropped in silence."""
+    bad_rows = len(comparison.request.workload.bad_rows)
+    if bad_rows:
+        yield Verdict("lost", "bad_rows", f"{bad_rows} rows of the trace were skipped.")
+    for design in _all_designs(comparison):
+        counts = design.summary.counts
+        if counts.finished < counts.arrived:
+            text = (
+                f"{design.name}: of {counts.arrived} requests {counts.rejected} were rejected,"
+                f" {counts.aborted} aborted, {counts.unfinished} left unfinished."
+            )
+            yield Verdict("lost", "requests", text)
+
+
+def _all_designs(comparison: Comparison) -> Sequence[DesignResult]:
+    extra = () if comparison.aggregated is None else (comparison.aggregated,)
+    return (*comparison.designs, *extra)
+
+
+def _by_kind(comparison: Comparison) -> dict[str, list[DesignResult]]:
+    groups: dict[str, list[DesignResult]] = {}
+    for design in comparison.designs:
+        assert design.fabric is not None
+        groups.setdefault(design.fabric.label, []).append(design)
+    return groups
+
+
+def _or_zero(get: Callable[[DesignResult], int | float | None]) -> Callable[[DesignResult], float]:
+    return lambda design: float(get(design) or 0)
+
+
+_p99 = _or_zero(lambda design: design.summary.ttft.p99_ns)
+_tpot99 = _or_zero(lambda design: design.summary.tpot.p99_ns)
+_good = _or_zero(lambda design: design.summary.rates.goodput_per_s)
+
+
+def _usd(design: DesignResult) -> float:
+    assert design.fabric is not None
+    return design.fabric.bom.cost().typical_usd
+
+
+def _gap(low: float, high: float) -> float:
+    return (high - low) / high if high else 0.0
+
+
+def _wire_share(split: TtftSplit | None) -> float:
+    return split.wire_ns / split.total_ns if split is not None and split.total_ns else 0.0
+
+
+def _ms(duration_ns: float) -> str:
+    return format_ns(round(duration_ns))
+
+
+def _money(usd: float) -> str:
+    return f"${usd / 1e6:.3g}M" if usd >= 1e6 else f"${usd / 1e3:.3g}k"

@@ -11,8 +11,7 @@ from kvfabric.plan.sizing import sizing_to_dict
 from kvfabric.plan.verdict import SAME_WITHIN, Verdict
 
 NOT_MODELLED = (
-    "PFC pauses, queues and packets (flows share links by max-min fairness, as under good"
-    + " end-to-end rate control; without it tails are longer)",
+    "PFC pauses, queues and packets: max-min fair flows stand for good end-to-end rate control",
     "propagation and switch latency (microseconds beside transfers of milliseconds)",
     "asynchronous scheduling, speculative decoding, LoRA, and layer-wise streaming of the KV cache",
     "other traffic on the fabric (collectives, storage)",

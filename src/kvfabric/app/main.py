@@ -40,6 +40,9 @@ def cli() -> None:
 @click.option("--speedup", type=float, help="Compress the time of the trace by this factor.")
 @click.option("--limit", type=click.IntRange(min=1), help="First so many requests of the trace.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of everything random.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="Designs simulated at once.  [default: all cores]"
+)
 @click.option("--show", is_flag=True, help="Print the scenario with the origin of each value.")
 @click.option(
     "--out",
@@ -54,6 +57,7 @@ def plan(  # noqa: PLR0917 - click passes one argument per option
     limit: int | None,
     seed: int | None,
     out: Path | None,
+    jobs: int | None,
     output_format: str,
     *,
     show: bool,
@@ -69,7 +73,8 @@ def plan(  # noqa: PLR0917 - click passes one argument per option
     if show:
         click.echo(show_plan(scenario, overrides), nl=False)
         return
-    click.echo(run_plan(scenario, overrides, output_format=output_format, out=out), nl=False)
+    text = run_plan(scenario, overrides, output_format=output_format, out=out, jobs=jobs)
+    click.echo(text, nl=False)
 
 
 @cli.command()

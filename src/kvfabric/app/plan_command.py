@@ -1,12 +1,14 @@
 """``kvfabric plan``: a scenario in, the comparison as text or JSON out."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import BaseModel
+from rich.progress import TaskID
 
 from kvfabric.app.render import render_plan
 from kvfabric.app.resolve import Overrides, apply_overrides, resolve
@@ -20,15 +22,23 @@ from kvfabric.plan.verdict import judge
 
 
 def run_plan(
-    path: Path | None, overrides: Overrides, *, output_format: str, out: Path | None
+    path: Path | None,
+    overrides: Overrides,
+    *,
+    output_format: str,
+    out: Path | None,
+    jobs: int | None = None,
 ) -> str:
-    """Return what the command prints; with ``out`` also write plan.txt and plan.json there."""
+    """Return what the command prints; with ``out`` also write plan.txt and plan.json there.
+
+    ``jobs`` designs are simulated at once; all cores by default.
+    """
     name = BUILT_IN if path is None else str(path)
     scenario = apply_overrides(load_scenario(path), overrides)
     folder = Path() if path is None else path.parent
     _check_out(out)
     with _placed(name):
-        comparison = _compare(resolve(scenario, folder=folder, name=name))
+        comparison = _compare(resolve(scenario, folder=folder, name=name), jobs or _num_cores())
     verdicts = judge(comparison)
     text = render_plan(comparison, verdicts)
     as_json = json.dumps(comparison_to_dict(comparison, verdicts), indent=2) + "\n"
@@ -57,23 +67,37 @@ def _placed(name: str) -> Iterator[None]:
         raise kind(error.what, where=where, hint=error.hint) from None
 
 
-def _compare(request: PlanRequest) -> Comparison:
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+def _compare(request: PlanRequest, num_processes: int) -> Comparison:
     """Run the comparison, with a progress bar where somebody watches."""
     if not sys.stderr.isatty():
-        return compare(request)
+        return compare(request, num_processes=num_processes)
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        tasks: dict[str, int] = {}
+    # without a refresh thread: designs run in forked processes
+    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        tasks: dict[str, TaskID] = {}
 
         def report(name: str, done: int, total: int) -> None:
             if name not in tasks:
                 tasks[name] = progress.add_task(name, total=total)
-            progress.update(progress.task_ids[tasks[name]], completed=done)
+            progress.update(tasks[name], completed=done, refresh=True)
 
-        shown: ReportProgress = report
-        return compare(request, shown)
+        return compare(request, _seldom(report), num_processes=num_processes)
+
+
+def _seldom(report: ReportProgress) -> ReportProgress:
+    """Pass on one report in a hundred, and the last: drawing costs more than simulating."""
+
+    def maybe_report(name: str, done: int, total: int) -> None:
+        if done == total or done % max(1, total // 100) == 0:
+            report(name, done, total)
+
+    return maybe_report
 
 
 def show_plan(path: Path | None, overrides: Overrides) -> str:

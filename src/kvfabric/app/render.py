@@ -110,7 +110,7 @@ def _latency_row(design: DesignResult) -> list[str]:
     summary = design.summary
     rates, num_gpus = summary.rates, summary.num_gpus
     per_gpu = None if rates.requests_per_s is None else rates.requests_per_s / num_gpus
-    link = design.busiest_links[0] if design.busiest_links else None
+    link = design.run.busiest_links[0] if design.run.busiest_links else None
     return [
         design.name,
         *(_ms(value) for value in (summary.ttft.p50_ns, summary.ttft.p90_ns, summary.ttft.p99_ns)),

@@ -97,11 +97,11 @@ def _design(design: DesignResult) -> dict[str, object]:
                 "carried_bytes": link.carried_bytes,
                 "utilization": round(link.utilization, 6),
             }
-            for link in design.busiest_links
+            for link in design.run.busiest_links
         ],
-        "num_flows": design.num_flows,
-        "num_events": design.num_events,
-        "log_digest": design.log_digest,
+        "num_flows": design.run.num_flows,
+        "num_events": design.run.num_events,
+        "log_digest": design.run.log_digest,
         **summary_to_dict(design.summary),
     }
 

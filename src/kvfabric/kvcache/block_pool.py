@@ -27,6 +27,7 @@ class BlockPool:
         "_next_fresh",
         "_num_blocks",
         "_num_free",
+        "_num_outdated",
         "_num_queued",
         "_queue",
         "_refs",
@@ -47,6 +48,7 @@ class BlockPool:
         self._clock = 0
         self._queue: deque[tuple[int, list[int]]] = deque()
         self._num_queued = 0  # blocks in the queue, outdated ones included
+        self._num_outdated = 0
 
     @property
     def num_usable(self) -> int:
@@ -86,28 +88,37 @@ class BlockPool:
 
     def _take_freed(self, count: int) -> list[int]:
         """Take blocks from the queue, those freed longest ago first."""
-        refs, stamps, queue = self._refs, self._stamps, self._queue
+        refs, queue = self._refs, self._queue
         taken: list[int] = []
         while len(taken) < count:
             stamp, blocks = queue[0]
-            while blocks and len(taken) < count:
-                block_id = blocks.pop()
-                self._num_queued -= 1
-                if refs[block_id] == 0 and stamps[block_id] == stamp:
-                    refs[block_id] = 1
-                    taken.append(block_id)
+            missing = count - len(taken)
+            part = blocks[-missing:]
+            del blocks[-missing:]
+            part.reverse()
+            self._num_queued -= len(part)
             if not blocks:
                 queue.popleft()
+            taken += part if self._num_outdated == 0 else self._valid_of(stamp, part)
+        for block_id in taken:
+            refs[block_id] = 1
         self.prefix_cache.forget(taken)
         return taken
+
+    def _valid_of(self, stamp: int, blocks: list[int]) -> list[int]:
+        refs, stamps = self._refs, self._stamps
+        valid = [b for b in blocks if refs[b] == 0 and stamps[b] == stamp]
+        self._num_outdated -= len(blocks) - len(valid)
+        return valid
 
     def share(self, block_ids: Sequence[int]) -> None:
         """Add a reference to each block; free ones leave the queue with their content."""
         refs = self._refs
+        num_revived = sum(1 for block_id in block_ids if refs[block_id] == 0)
         for block_id in block_ids:
-            if refs[block_id] == 0:
-                self._num_free -= 1
             refs[block_id] += 1
+        self._num_free -= num_revived
+        self._num_outdated += num_revived  # their entries stay in the queue
 
     def release(self, block_ids: Iterable[int]) -> int:
         """Drop one reference to each block, in order, and return how many became free.
@@ -116,18 +127,24 @@ class BlockPool:
         head, so that a prefix outlives what follows it.
         """
         refs, stamps = self._refs, self._stamps
+        blocks = list(block_ids)
+        freed = [block_id for block_id in blocks if refs[block_id] == 1]
+        if len(freed) < len(blocks):
+            self._unshare([block_id for block_id in blocks if refs[block_id] != 1])
+        assert len(set(blocks)) == len(blocks), "a block released twice at once"
         self._clock = clock = self._clock + 1
-        freed: list[int] = []
-        for block_id in block_ids:
-            left = refs[block_id] - 1
-            assert left >= 0, f"block {block_id} released more often than held"
-            refs[block_id] = left
-            if left == 0:
-                stamps[block_id] = clock
-                freed.append(block_id)
+        for block_id in freed:
+            refs[block_id] = 0
+            stamps[block_id] = clock
         freed.reverse()
         self._enqueue(clock, freed)
         return len(freed)
+
+    def _unshare(self, block_ids: list[int]) -> None:
+        refs = self._refs
+        assert all(refs[block_id] > 1 for block_id in block_ids), "released more often than held"
+        for block_id in block_ids:
+            refs[block_id] -= 1
 
     def _enqueue(self, clock: int, freed: list[int]) -> None:
         if not freed:
@@ -139,15 +156,9 @@ class BlockPool:
             self._drop_outdated()
 
     def _drop_outdated(self) -> None:
-        kept = [
-            (stamp, [b for b in blocks if self._is_valid(stamp, b)])
-            for stamp, blocks in self._queue
-        ]
+        kept = [(stamp, self._valid_of(stamp, blocks)) for stamp, blocks in self._queue]
         self._queue = deque((stamp, blocks) for stamp, blocks in kept if blocks)
         self._num_queued = sum(len(blocks) for _, blocks in self._queue)
-
-    def _is_valid(self, stamp: int, block_id: int) -> bool:
-        return self._refs[block_id] == 0 and self._stamps[block_id] == stamp
 
     def check_invariants(self) -> None:
         """Assert I1 to I3 and those of the prefix cache."""
@@ -155,7 +166,10 @@ class BlockPool:
         zero = {b for b in range(1, self._next_fresh) if self._refs[b] == 0}
         assert all(count >= 0 for count in self._refs), "I2"
         assert self._num_free == fresh + len(zero), "I1"
-        valid = [b for s, blocks in self._queue for b in blocks if self._is_valid(s, b)]
+        refs, stamps = self._refs, self._stamps
+        queued = [(s, b) for s, blocks in self._queue for b in blocks]
+        valid = [b for s, b in queued if refs[b] == 0 and stamps[b] == s]
+        assert len(queued) == self._num_queued == len(valid) + self._num_outdated, "I3"
         assert len(valid) == len(set(valid)), "I3"
         assert set(valid) == zero, "I3"
         self.prefix_cache.check_invariants()

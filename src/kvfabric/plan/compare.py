@@ -1,13 +1,14 @@
 """Runs one load over every design of a plan and puts parts, price and latencies side by side."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.load_balancing import make_load_balancer
+from kvfabric.fabric.load_balancing import LoadBalancer, make_load_balancer
 from kvfabric.fabric.measures import topology_report
 from kvfabric.fabric.network import FabricNetwork, LinkLoad
 from kvfabric.metrics.summary import RunSummary, summarize
@@ -15,9 +16,9 @@ from kvfabric.perf.handoff import ROCE_FRAME_BYTES, ROCE_PAYLOAD_BYTES
 from kvfabric.plan.bom import BillOfMaterials, bill_of_materials
 from kvfabric.plan.fleet import Fleet, build_fleet, build_simulation
 from kvfabric.plan.load_state import LoadState, judge_load
+from kvfabric.plan.parallel import run_all
 from kvfabric.plan.request import FabricChoice, PlanRequest, check_plan_request
 from kvfabric.protocol.transfer import TransferPlan
-from kvfabric.sim.simulation import RunResult
 
 ReportProgress = Callable[[str, int, int], None]
 
@@ -32,14 +33,20 @@ class FabricFacts:
     bom: BillOfMaterials
 
 
+@dataclass(frozen=True, slots=True)
+class Design:
+    """A fabric with a policy, or the aggregated fleet, which sends no KV cache."""
+
+    name: str
+    fabric: FabricFacts | None
+    balancer: LoadBalancer | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DesignResult:
-    """One design and what its users got.
+class DesignRun:
+    """What one run gave.
 
     Attributes:
-        name: for tables, such as ``zcube assigned``.
-        fabric: None for the aggregated fleet, which sends no KV cache.
-        load_balancing: policy with its parameters, or None.
         summary: latencies, throughput, outcomes.
         load: whether the fleet kept up.
         busiest_links: channels by utilization over the run, busiest first.
@@ -48,15 +55,39 @@ class DesignResult:
         log_digest: digest of everything that happened, for comparing runs.
     """
 
-    name: str
-    fabric: FabricFacts | None
-    load_balancing: str | None
     summary: RunSummary
     load: LoadState
     busiest_links: tuple[LinkLoad, ...]
     num_flows: int
     num_events: int
     log_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignResult:
+    """One design and what its users got.
+
+    Attributes:
+        name: for tables, such as ``zcube assigned``.
+        fabric: None for the aggregated fleet.
+        load_balancing: policy with its parameters, or None.
+        run: the figures of its run.
+    """
+
+    name: str
+    fabric: FabricFacts | None
+    load_balancing: str | None
+    run: DesignRun
+
+    @property
+    def summary(self) -> RunSummary:
+        """Return latencies, throughput and outcomes."""
+        return self.run.summary
+
+    @property
+    def load(self) -> LoadState:
+        """Return whether the fleet kept up."""
+        return self.run.load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,24 +100,37 @@ class Comparison:
     aggregated: DesignResult | None
 
 
-class _NoNetwork:
+class NoNetwork:
     """The network of a fleet that moves nothing."""
 
+    num_flows = 0
+
     def start(self, transfer: TransferPlan, now_ns: int) -> None:
+        """Refuse: nothing can be moved."""
         raise AssertionError((transfer, now_ns))
 
     def cancel(self, transfer_id: int, now_ns: int) -> None:
+        """Refuse: nothing is moving."""
         raise AssertionError((transfer_id, now_ns))
 
     def next_completion_ns(self) -> int | None:
+        """Return None: nothing moves."""
         return None
 
     def advance(self, now_ns: int) -> tuple[int, ...]:
+        """Return no transfers."""
         del now_ns
         return ()
 
+    def busiest_links(self, window_ns: int, count: int = 1) -> list[LinkLoad]:
+        """Return no links."""
+        del window_ns, count
+        return []
 
-def compare(request: PlanRequest, on_progress: ReportProgress | None = None) -> Comparison:
+
+def compare(
+    request: PlanRequest, on_progress: ReportProgress | None = None, *, num_processes: int = 1
+) -> Comparison:
     """Return the results of every design, in the order asked.
 
     Everything is checked and every fabric is built before the first run starts.
@@ -94,6 +138,7 @@ def compare(request: PlanRequest, on_progress: ReportProgress | None = None) -> 
     Args:
         request: the plan.
         on_progress: called with the design's name, requests ended, and requests in all.
+        num_processes: designs simulated at once; the results do not depend on it.
 
     Raises:
         ConfigError: the fleet or a fabric cannot be built as asked.
@@ -103,14 +148,78 @@ def compare(request: PlanRequest, on_progress: ReportProgress | None = None) -> 
     fleet = build_fleet(request)
     fabrics = [_build_fabric(request, kind) for kind in request.network.fabrics]
     _check_labels(fabrics)
-    report = on_progress or (lambda _name, _done, _total: None)
-    designs = tuple(
-        _run_on_fabric(request, fleet, fabric, policy, report)
+    designs = [
+        _design_on(request, fabric, policy)
         for fabric in fabrics
         for policy in request.network.load_balancing
+    ]
+    if request.compare_aggregated:
+        designs.append(Design("aggregated", None, None))
+    results = _run_designs(request, fleet, designs, on_progress, num_processes)
+    return Comparison(
+        request=request,
+        fleet=fleet,
+        designs=tuple(result for result in results if result.fabric is not None),
+        aggregated=next((result for result in results if result.fabric is None), None),
     )
-    aggregated = _run_aggregated(request, fleet, report) if request.compare_aggregated else None
-    return Comparison(request=request, fleet=fleet, designs=designs, aggregated=aggregated)
+
+
+def _design_on(request: PlanRequest, fabric: FabricFacts, policy: str) -> Design:
+    balancer = make_load_balancer(
+        policy, fabric.topology, queue_pairs=request.network.queue_pairs, seed=request.seed
+    )
+    return Design(f"{fabric.label} {balancer.name}", fabric, balancer)
+
+
+def _run_designs(
+    request: PlanRequest,
+    fleet: Fleet,
+    designs: Sequence[Design],
+    on_progress: ReportProgress | None,
+    num_processes: int,
+) -> list[DesignResult]:
+    """Run every design; what crosses process lines is a ``DesignRun``, which is small."""
+    total = len(request.workload.requests)
+
+    def report(task: int, done: int) -> None:
+        if on_progress is not None:
+            on_progress(designs[task].name, done, total)
+
+    tasks = [partial(_run, request, fleet, design) for design in designs]
+    runs = run_all(tasks, num_processes, report)
+    return [_result(design, run) for design, run in zip(designs, runs, strict=True)]
+
+
+def _run(
+    request: PlanRequest, fleet: Fleet, design: Design, tell: Callable[[int], None]
+) -> DesignRun:
+    network: FabricNetwork | NoNetwork = NoNetwork()
+    if design.balancer is not None:
+        network = FabricNetwork(
+            design.balancer, payload_bytes=ROCE_PAYLOAD_BYTES, frame_bytes=ROCE_FRAME_BYTES
+        )
+    simulation = build_simulation(
+        request, fleet, network, is_disaggregated=design.balancer is not None
+    )
+    result = simulation.run(tell)
+    summary = summarize(result.records, request.workers.num_gpus, request.slo)
+    return DesignRun(
+        summary=summary,
+        load=judge_load(result.records),
+        busiest_links=tuple(network.busiest_links(summary.window_ns, count=5)),
+        num_flows=network.num_flows,
+        num_events=result.num_events,
+        log_digest=result.log_digest,
+    )
+
+
+def _result(design: Design, run: DesignRun) -> DesignResult:
+    return DesignResult(
+        name=design.name,
+        fabric=design.fabric,
+        load_balancing=None if design.balancer is None else design.balancer.name,
+        run=run,
+    )
 
 
 def _build_fabric(request: PlanRequest, kind: FabricChoice) -> FabricFacts:
@@ -141,50 +250,3 @@ def _check_labels(fabrics: list[FabricFacts]) -> None:
                 where="fabric.kinds",
                 hint="Give each its own label",
             )
-
-
-def _run_on_fabric(
-    request: PlanRequest, fleet: Fleet, fabric: FabricFacts, policy: str, report: ReportProgress
-) -> DesignResult:
-    balancer = make_load_balancer(
-        policy, fabric.topology, queue_pairs=request.network.queue_pairs, seed=request.seed
-    )
-    network = FabricNetwork(
-        balancer, payload_bytes=ROCE_PAYLOAD_BYTES, frame_bytes=ROCE_FRAME_BYTES
-    )
-    name = f"{fabric.label} {balancer.name}"
-    simulation = build_simulation(request, fleet, network, is_disaggregated=True)
-    result = simulation.run(_progress_of(name, request, report))
-    summary = summarize(result.records, request.workers.num_gpus, request.slo)
-    return DesignResult(
-        name=name,
-        fabric=fabric,
-        load_balancing=balancer.name,
-        summary=summary,
-        load=judge_load(result.records),
-        busiest_links=tuple(network.busiest_links(summary.window_ns, count=5)),
-        num_flows=network.num_flows,
-        num_events=result.num_events,
-        log_digest=result.log_digest,
-    )
-
-
-def _run_aggregated(request: PlanRequest, fleet: Fleet, report: ReportProgress) -> DesignResult:
-    simulation = build_simulation(request, fleet, _NoNetwork(), is_disaggregated=False)
-    result: RunResult = simulation.run(_progress_of("aggregated", request, report))
-    return DesignResult(
-        name="aggregated",
-        fabric=None,
-        load_balancing=None,
-        summary=summarize(result.records, request.workers.num_gpus, request.slo),
-        load=judge_load(result.records),
-        busiest_links=(),
-        num_flows=0,
-        num_events=result.num_events,
-        log_digest=result.log_digest,
-    )
-
-
-def _progress_of(name: str, request: PlanRequest, report: ReportProgress) -> Callable[[int], None]:
-    total = len(request.workload.requests)
-    return lambda done: report(name, done, total)

@@ -122,11 +122,7 @@ def build(cluster: Cluster, workload: Workload, network: ConstantNetwork) -> Sim
         (Scheduler(scheduler_config(cluster)), _executor(cluster, lengths, worker))
         for worker in range(num_workers)
     ]
-    config = SimulationConfig(
-        signal_interval_ns=cluster.signal_interval_ns,
-        transfer_setup_ns=cluster.setup_ns,
-        max_tokens=cluster.max_tokens,
-    )
+    config = SimulationConfig(transfer_setup_ns=cluster.setup_ns, max_tokens=cluster.max_tokens)
     coordinator = Coordinator(coordinator_config, router)
     return Simulation(config, workload, coordinator, workers, network)
 

@@ -154,10 +154,13 @@ def build_simulation(
         )
         for worker in range(num_workers)
     ]
-    router = Router(request.routing, num_prefill=num_prefill, num_decode=num_decode)
-    config = SimulationConfig(
-        signal_interval_ns=request.signal_interval_ns, transfer_setup_ns=HANDOFF_SETUP_NS
+    router = Router(
+        request.routing,
+        num_prefill=num_prefill,
+        num_decode=num_decode,
+        signal_interval_ns=request.signal_interval_ns,
     )
+    config = SimulationConfig(transfer_setup_ns=HANDOFF_SETUP_NS)
     coordinator = Coordinator(_coordinator_config(request, fleet, num_decode), router)
     return Simulation(config, request.workload, coordinator, workers, network)
 

@@ -6,7 +6,7 @@ decode workers.
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvfabric.kvcache.block_keys import block_keys
@@ -131,10 +131,9 @@ class Coordinator:
         """Return whether every request has ended."""
         return not self._live
 
-    def report(self, signals: Sequence[WorkerSignal]) -> None:
-        """Take in what all workers report about themselves."""
-        split = self._config.num_prefill
-        self._router.report(signals[:split], signals[split:])
+    def observe(self, worker: int, signal: WorkerSignal, now_ns: int) -> None:
+        """Pass on to the router that a worker has changed."""
+        self._router.observe(worker, signal, now_ns)
 
     # ------------------------------------------------------------------ requests
 
@@ -160,7 +159,10 @@ class Coordinator:
         )
         timeline.routed_ns = now_ns
         timeline.worker = self._router.choose_prefill(
-            request.num_prompt_tokens, request.block_hashes, self._config.hash_block_tokens
+            request.num_prompt_tokens,
+            request.block_hashes,
+            self._config.hash_block_tokens,
+            now_ns,
         )
         goal = Goal.PREFILL if self._config.num_decode else Goal.GENERATE
         return [self._add(timeline, timeline.worker, goal)]
@@ -226,9 +228,7 @@ class Coordinator:
             timeline.reserved_ns = timeline.transferred_ns = now_ns
             timeline.first_token_ns = now_ns
             return []
-        destination = self._config.num_prefill + self._router.choose_decode(
-            timeline.num_prompt_tokens
-        )
+        destination = self._router.choose_decode(timeline.num_prompt_tokens, now_ns)
         handoff = Handoff(
             timeline.request_id, worker, destination, now_ns + self._config.handoff_deadline_ns
         )

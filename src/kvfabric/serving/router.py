@@ -1,10 +1,12 @@
 """Which worker takes a request, decided from reports that may be stale."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from enum import Enum
 
 from kvfabric.serving.commands import WorkerSignal
+from kvfabric.serving.signals import SignalBoard
+
+SIGNAL_INTERVAL_NS = 50_000_000
 
 
 class RoutingPolicy(Enum):
@@ -18,22 +20,22 @@ class RoutingPolicy(Enum):
 class Router:
     """Chooses workers from their last reports plus what was sent to them since.
 
-    A router never asks a worker anything; it sees the ``WorkerSignal`` a driver passes in from time
-    to time (every 50 ms by default) and remembers its own choices made after that report. For
-    ``prefix_aware`` it keeps an index of the prefixes it has sent where, the latest
-    ``max_index_entries`` per worker; the worker may have evicted some of them by now. The cost of a
-    worker is the tokens in its queue plus those of the request it would have to compute.
+    A router never asks a worker anything: it sees reports as of the last multiple of
+    ``signal_interval_ns`` and remembers its own choices made after that. For ``prefix_aware`` it
+    keeps an index of the prefixes it has sent where, the latest ``max_index_entries`` per worker;
+    the worker may have evicted some of them by now. The cost of a worker is the tokens in its queue
+    plus those of the request it would have to compute. Ties go to the lowest index.
     """
 
     __slots__ = (
-        "_decode_sent",
-        "_decode_signals",
+        "_board",
         "_index",
         "_max_index_entries",
         "_next",
+        "_num_prefill",
         "_policy",
-        "_prefill_sent",
-        "_prefill_signals",
+        "_sent",
+        "_sent_in",
     )
 
     def __init__(
@@ -42,64 +44,76 @@ class Router:
         *,
         num_prefill: int,
         num_decode: int,
+        signal_interval_ns: int = SIGNAL_INTERVAL_NS,
         max_index_entries: int = 100_000,
     ) -> None:
-        """Make a router over ``num_prefill`` workers that compute prompts and their receivers."""
+        """Make a router over ``num_prefill`` workers that compute prompts, then their receivers."""
         self._policy = policy
+        self._num_prefill = num_prefill
         self._next = 0
         self._max_index_entries = max_index_entries
-        self._prefill_signals = [WorkerSignal()] * num_prefill
-        self._decode_signals = [WorkerSignal()] * num_decode
-        self._prefill_sent = [0] * num_prefill  # tokens since the last report
-        self._decode_sent = [0] * num_decode
+        self._board = SignalBoard(num_prefill + num_decode, signal_interval_ns)
+        self._sent = [0] * (num_prefill + num_decode)  # tokens sent in the interval below
+        self._sent_in = -1
         self._index: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(num_prefill)]
 
-    def report(self, prefill: Sequence[WorkerSignal], decode: Sequence[WorkerSignal]) -> None:
-        """Take in fresh reports of all workers."""
-        self._prefill_signals, self._decode_signals = list(prefill), list(decode)
-        self._prefill_sent = [0] * len(prefill)
-        self._decode_sent = [0] * len(decode)
+    def observe(self, worker: int, signal: WorkerSignal, now_ns: int) -> None:
+        """Take in that a worker has changed; it counts once the interval is over."""
+        self._board.put(worker, signal, now_ns)
 
     def choose_prefill(
-        self, num_prompt_tokens: int, hashes: tuple[int, ...], hash_block_tokens: int
+        self,
+        num_prompt_tokens: int,
+        hashes: tuple[int, ...],
+        hash_block_tokens: int,
+        now_ns: int,
     ) -> int:
-        """Return the index of the worker that computes a prompt; ties go to the lowest index."""
+        """Return the id of the worker that computes a prompt."""
         match self._policy:
             case RoutingPolicy.ROUND_ROBIN:
                 chosen = self._next
-                self._next = (chosen + 1) % len(self._prefill_signals)
-                return chosen
+                self._next = (chosen + 1) % self._num_prefill
             case RoutingPolicy.LEAST_LOADED:
-                loads = self._prefill_loads()
-                chosen = loads.index(min(loads))
-                self._prefill_sent[chosen] += num_prompt_tokens
-                return chosen
+                chosen = self._send([num_prompt_tokens] * self._num_prefill, now_ns)
             case RoutingPolicy.PREFIX_AWARE:
-                return self._choose_by_prefix(num_prompt_tokens, hashes, hash_block_tokens)
+                new_tokens = self._new_tokens(num_prompt_tokens, hashes, hash_block_tokens)
+                chosen = self._send(new_tokens, now_ns)
+                self._remember(chosen, hashes)
+        return chosen
 
-    def _prefill_loads(self) -> list[int]:
-        return [
-            signal.num_queued_tokens + sent
-            for signal, sent in zip(self._prefill_signals, self._prefill_sent, strict=True)
+    def _send(self, new_tokens: list[int], now_ns: int) -> int:
+        """Choose the prefill worker with the least to do, this request included."""
+        signals = self._seen(now_ns)
+        costs = [
+            signals[worker].num_queued_tokens + self._sent[worker] + new
+            for worker, new in enumerate(new_tokens)
         ]
+        chosen = costs.index(min(costs))
+        self._sent[chosen] += new_tokens[chosen]
+        return chosen
 
-    def _choose_by_prefix(
+    def _seen(self, now_ns: int) -> list[WorkerSignal]:
+        """Return the visible reports; what was sent before them is in them."""
+        interval = self._board.interval_of(now_ns)
+        if interval != self._sent_in:
+            self._sent = [0] * len(self._sent)
+            self._sent_in = interval
+        return self._board.seen(now_ns)
+
+    def _new_tokens(
         self, num_prompt_tokens: int, hashes: tuple[int, ...], hash_block_tokens: int
-    ) -> int:
-        costs = self._prefill_loads()
-        new_tokens = [num_prompt_tokens] * len(costs)
-        for worker, index in enumerate(self._index):
+    ) -> list[int]:
+        """Return the prompt tokens each worker would have to compute, by the router's index."""
+        new_tokens: list[int] = []
+        for index in self._index:
             depth = 0
             for key in hashes:
                 if key not in index:
                     break
                 depth += 1
-            new_tokens[worker] -= min(depth * hash_block_tokens, num_prompt_tokens - 1)
-        totals = [queued + new for queued, new in zip(costs, new_tokens, strict=True)]
-        chosen = totals.index(min(totals))
-        self._prefill_sent[chosen] += new_tokens[chosen]
-        self._remember(chosen, hashes)
-        return chosen
+            hit = min(depth * hash_block_tokens, num_prompt_tokens - 1)
+            new_tokens.append(num_prompt_tokens - hit)
+        return new_tokens
 
     def _remember(self, worker: int, hashes: tuple[int, ...]) -> None:
         """Note a prefix as present, its head last, so that it outlives its tail."""
@@ -110,12 +124,13 @@ class Router:
         while len(index) > self._max_index_entries:
             index.popitem(last=False)
 
-    def choose_decode(self, num_prompt_tokens: int) -> int:
-        """Return the decode worker with the fewest tokens in its requests, lowest index first."""
+    def choose_decode(self, num_prompt_tokens: int, now_ns: int) -> int:
+        """Return the id of the decode worker with the fewest prompt tokens in its requests."""
+        signals = self._seen(now_ns)
         loads = [
-            signal.num_prompt_tokens + sent
-            for signal, sent in zip(self._decode_signals, self._decode_sent, strict=True)
+            signals[worker].num_prompt_tokens + self._sent[worker]
+            for worker in range(self._num_prefill, len(signals))
         ]
-        chosen = loads.index(min(loads))
-        self._decode_sent[chosen] += num_prompt_tokens
+        chosen = self._num_prefill + loads.index(min(loads))
+        self._sent[chosen] += num_prompt_tokens
         return chosen

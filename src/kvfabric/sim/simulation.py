@@ -36,8 +36,7 @@ class Phase(IntEnum):
     TRANSFER_START = 2
     CANCEL = 3
     DEADLINE = 4
-    SIGNAL = 5
-    ARRIVAL = 6
+    ARRIVAL = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +44,10 @@ class SimulationConfig:
     """Delays that belong to the world rather than to a decision.
 
     Attributes:
-        signal_interval_ns: how often workers report to the router.
         transfer_setup_ns: from the decision to move bytes until the first byte moves.
         max_tokens: most output tokens a client asks for (the true length stays unknown to control).
     """
 
-    signal_interval_ns: int = 50_000_000
     transfer_setup_ns: int = 0
     max_tokens: int = 1 << 31
 
@@ -103,7 +100,6 @@ class Simulation:
         self._now_ns = 0
         self._num_events = 0
         self._num_iterations = 0
-        self._next_signal_ns: int | None = None
         self._watched_ns: int | None = None
         self._log = hashlib.sha256()
         for spec in workload.requests:
@@ -201,8 +197,6 @@ class Simulation:
             case Phase.DEADLINE:
                 self._watched_ns = None
                 self._act(self._coordinator.expire(self._now_ns))
-            case Phase.SIGNAL:
-                self._report_signals()
             case Phase.ARRIVAL:
                 self._arrive(self._specs[ident])
             case _:
@@ -223,19 +217,6 @@ class Simulation:
             block_hashes=spec.block_hashes,
         )
         self._act(self._coordinator.arrive(request, self._now_ns))
-        if self._next_signal_ns is None:
-            self._schedule_signal()
-
-    def _schedule_signal(self) -> None:
-        interval_ns = self._config.signal_interval_ns
-        self._next_signal_ns = (self._now_ns // interval_ns + 1) * interval_ns
-        self._push(self._next_signal_ns, Phase.SIGNAL, 0)
-
-    def _report_signals(self) -> None:
-        self._coordinator.report([w.scheduler.signal(self._now_ns) for w in self._workers])
-        self._next_signal_ns = None
-        if not self._coordinator.is_drained:
-            self._schedule_signal()
 
     def _step_done(self, worker_id: int, version: int) -> None:
         worker = self._workers[worker_id]
@@ -260,9 +241,14 @@ class Simulation:
     # ------------------------------------------------------------------ control to world
 
     def _schedule(self, worker_id: int) -> None:
+        """Let an idle worker decide its next step, and its state be known."""
         worker = self._workers[worker_id]
-        if worker.scheduler.is_stepping:
-            return
+        if not worker.scheduler.is_stepping:
+            self._decide(worker_id)
+        self._coordinator.observe(worker_id, worker.scheduler.signal(self._now_ns), self._now_ns)
+
+    def _decide(self, worker_id: int) -> None:
+        worker = self._workers[worker_id]
         decision = worker.scheduler.schedule(self._now_ns)
         for request_id in decision.reserved:
             self._note("reserved", worker_id, request_id)

@@ -41,7 +41,10 @@ class KVManager:
             return []
         get = self.pool.prefix_cache.get
         hits: list[int] = []
-        for key in keys.keys(0, (num_tokens - 1) // self.block_size):
+        end = (num_tokens - 1) // self.block_size
+        if not end or get(keys.keys(0, 1)[0]) is None:
+            return hits
+        for key in keys.keys(0, end):
             block_id = get(key)
             if block_id is None:
                 break

@@ -8,7 +8,7 @@ from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.load_balancing import LoadBalancer, make_load_balancer
+from kvfabric.fabric.load_balancing import make_load_balancer
 from kvfabric.fabric.measures import topology_report
 from kvfabric.fabric.network import FabricNetwork, LinkLoad
 from kvfabric.metrics.summary import RunSummary, summarize
@@ -33,13 +33,45 @@ class FabricFacts:
     bom: BillOfMaterials
 
 
+class NoNetwork:
+    """The network of a fleet that moves nothing."""
+
+    num_flows = 0
+
+    def start(self, transfer: TransferPlan, now_ns: int) -> None:
+        """Refuse: nothing can be moved."""
+        raise AssertionError((transfer, now_ns))
+
+    def cancel(self, transfer_id: int, now_ns: int) -> None:
+        """Refuse: nothing is moving."""
+        raise AssertionError((transfer_id, now_ns))
+
+    def next_completion_ns(self) -> int | None:
+        """Return None: nothing moves."""
+        return None
+
+    def advance(self, now_ns: int) -> tuple[int, ...]:
+        """Return no transfers."""
+        del now_ns
+        return ()
+
+    def busiest_links(self, window_ns: int, count: int = 1) -> list[LinkLoad]:
+        """Return no links."""
+        del window_ns, count
+        return []
+
+
 @dataclass(frozen=True, slots=True)
 class Design:
-    """A fabric with a policy, or the aggregated fleet, which sends no KV cache."""
+    """A fabric with a policy, or the aggregated fleet, which sends no KV cache.
+
+    The network is built before any run, so that forked processes inherit its compiled kernels.
+    """
 
     name: str
     fabric: FabricFacts | None
-    balancer: LoadBalancer | None
+    load_balancing: str | None
+    network: FabricNetwork | NoNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,34 +132,6 @@ class Comparison:
     aggregated: DesignResult | None
 
 
-class NoNetwork:
-    """The network of a fleet that moves nothing."""
-
-    num_flows = 0
-
-    def start(self, transfer: TransferPlan, now_ns: int) -> None:
-        """Refuse: nothing can be moved."""
-        raise AssertionError((transfer, now_ns))
-
-    def cancel(self, transfer_id: int, now_ns: int) -> None:
-        """Refuse: nothing is moving."""
-        raise AssertionError((transfer_id, now_ns))
-
-    def next_completion_ns(self) -> int | None:
-        """Return None: nothing moves."""
-        return None
-
-    def advance(self, now_ns: int) -> tuple[int, ...]:
-        """Return no transfers."""
-        del now_ns
-        return ()
-
-    def busiest_links(self, window_ns: int, count: int = 1) -> list[LinkLoad]:
-        """Return no links."""
-        del window_ns, count
-        return []
-
-
 def compare(
     request: PlanRequest, on_progress: ReportProgress | None = None, *, num_processes: int = 1
 ) -> Comparison:
@@ -154,7 +158,7 @@ def compare(
         for policy in request.network.load_balancing
     ]
     if request.compare_aggregated:
-        designs.append(Design("aggregated", None, None))
+        designs.append(Design("aggregated", None, None, NoNetwork()))
     results = _run_designs(request, fleet, designs, on_progress, num_processes)
     return Comparison(
         request=request,
@@ -168,7 +172,10 @@ def _design_on(request: PlanRequest, fabric: FabricFacts, policy: str) -> Design
     balancer = make_load_balancer(
         policy, fabric.topology, queue_pairs=request.network.queue_pairs, seed=request.seed
     )
-    return Design(f"{fabric.label} {balancer.name}", fabric, balancer)
+    network = FabricNetwork(
+        balancer, payload_bytes=ROCE_PAYLOAD_BYTES, frame_bytes=ROCE_FRAME_BYTES
+    )
+    return Design(f"{fabric.label} {balancer.name}", fabric, balancer.name, network)
 
 
 def _run_designs(
@@ -193,13 +200,9 @@ def _run_designs(
 def _run(
     request: PlanRequest, fleet: Fleet, design: Design, tell: Callable[[int], None]
 ) -> DesignRun:
-    network: FabricNetwork | NoNetwork = NoNetwork()
-    if design.balancer is not None:
-        network = FabricNetwork(
-            design.balancer, payload_bytes=ROCE_PAYLOAD_BYTES, frame_bytes=ROCE_FRAME_BYTES
-        )
+    network = design.network
     simulation = build_simulation(
-        request, fleet, network, is_disaggregated=design.balancer is not None
+        request, fleet, network, is_disaggregated=design.fabric is not None
     )
     result = simulation.run(tell)
     summary = summarize(result.records, request.workers.num_gpus, request.slo)
@@ -217,7 +220,7 @@ def _result(design: Design, run: DesignRun) -> DesignResult:
     return DesignResult(
         name=design.name,
         fabric=design.fabric,
-        load_balancing=None if design.balancer is None else design.balancer.name,
+        load_balancing=design.load_balancing,
         run=run,
     )
 

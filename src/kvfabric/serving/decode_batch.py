@@ -1,6 +1,7 @@
 """The running decode batch as a handful of integers, so that an iteration touches no request."""
 
 import heapq
+from collections.abc import Iterator
 
 from kvfabric.serving.request import Request, RequestState
 
@@ -57,23 +58,29 @@ class DecodeBatch:
     def _bucket(self, request: Request) -> dict[int, Request]:
         return self._buckets[(request.join_tick - request.join_context) % self.block_size]
 
-    def growing(self, iterations_ahead: int = 0) -> list[Request]:
-        """Return the requests that need a block in an iteration, in order of joining."""
-        return list(self._buckets[(self.tick + iterations_ahead) % self.block_size].values())
+    def growing(self, first: int = 0, end: int = 1) -> Iterator[Request]:
+        """Yield who needs a block in the iterations ``[first, end)`` from now, in that order."""
+        buckets, size, tick = self._buckets, self.block_size, self.tick
+        for ahead in range(first, end):
+            bucket = buckets[(tick + ahead) % size]
+            if bucket:
+                yield from bucket.values()
 
-    def num_growing(self, iterations_ahead: int = 0) -> int:
-        """Return how many blocks an iteration needs before it runs."""
-        return len(self._buckets[(self.tick + iterations_ahead) % self.block_size])
+    @property
+    def num_growing(self) -> int:
+        """Return how many blocks the coming iteration needs before it runs."""
+        return len(self._buckets[self.tick % self.block_size])
 
     def iterations_within(self, num_free: int) -> int:
         """Return how many iterations can run after the coming one on ``num_free`` blocks."""
+        buckets, size = self._buckets, self.block_size
         whole, left = divmod(num_free, self.size)
-        ahead = whole * self.block_size
+        ahead = whole * size
+        tick = self.tick + 1
         while True:
-            need = self.num_growing(ahead + 1)
-            if need > left:
+            left -= len(buckets[(tick + ahead) % size])
+            if left < 0:
                 return ahead
-            left -= need
             ahead += 1
 
     def iterations_to_limit(self) -> int:

@@ -10,7 +10,6 @@ admitted in a step that preempted. Asynchronous scheduling is not modelled here.
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvfabric.kvcache.manager import KVManager
@@ -250,7 +249,7 @@ class Scheduler:
     def _make_room_for_growth(self) -> bool:
         """Give every decoding request its next block, preempting the youngest until it fits."""
         has_preempted = False
-        while self._batch.num_growing() > self.kv.num_free:
+        while self._batch.num_growing > self.kv.num_free:
             self._preempt_youngest()
             has_preempted = True
         for request in self._batch.growing():
@@ -405,10 +404,8 @@ class Scheduler:
         return events
 
     def _advance_batch(self, num_iterations: int) -> None:
-        append: Callable[[int], None] = self.kv.append_block
-        for ahead in range(1, num_iterations):
-            for request in self._batch.growing(ahead):
-                append(request.request_id)
+        for request in self._batch.growing(1, num_iterations):
+            self.kv.append_block(request.request_id)
         self._batch.advance(num_iterations)
 
     def _decodes_finished(self, reported: tuple[int, ...]) -> list[Request]:

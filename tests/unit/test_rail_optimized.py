@@ -45,7 +45,7 @@ def test_all_cables_are_fibre() -> None:
 
 
 def test_partly_filled_leaves_get_only_the_uplinks_they_need() -> None:
-    assert switches_by_role(roft(256, 128)) == {"leaf": 8, "spine": 2}
+    assert switches_by_role(roft(192, 128)) == {"leaf": 4, "spine": 2}
 
 
 def test_one_switch_serves_what_fits_it() -> None:
@@ -55,3 +55,12 @@ def test_one_switch_serves_what_fits_it() -> None:
 def test_fewer_ports_than_rails_per_pod_are_refused() -> None:
     with pytest.raises(ConfigError, match="no server fits"):
         roft(64, 8, tiers=3)
+
+
+def test_neighboring_rails_share_a_leaf_that_has_the_ports() -> None:
+    """64 GPUs on 32-port switches: 3N/R = 6 switches, the count of full leaves."""
+    topology = roft(64, 32)
+    assert switches_by_role(topology) == {"leaf": 4, "spine": 2}
+    leaf_of_gpu = topology.access_switches[:, 0].reshape(8, 8)
+    assert (leaf_of_gpu == leaf_of_gpu[0]).all()
+    assert [len(set(leaf_of_gpu[:, rail])) for rail in range(8)] == [1] * 8

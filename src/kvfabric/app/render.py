@@ -37,9 +37,15 @@ def render_plan(comparison: Comparison, verdicts: Sequence[Verdict]) -> str:
         "",
         f"Step times: {comparison.fleet.model.source}.",
         "Does not model: " + "; ".join(NOT_MODELLED) + ".",
-        *(f"Note: {note}." for note in comparison.fleet.notes),
+        *(f"Note: {note}." for note in _notes(comparison)),
     ]
     return "\n".join(_fold(part) for part in parts) + "\n"
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    """Return simplifications and warnings, each once."""
+    warnings = [text for design in _designs(comparison) for text in design.summary.warnings]
+    return list(dict.fromkeys((*comparison.fleet.notes, *warnings)))
 
 
 def _fleet_line(request: PlanRequest) -> str:

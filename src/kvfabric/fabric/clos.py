@@ -35,7 +35,8 @@ class ClosShape:
 
     Attributes:
         num_tiers: 1, 2 or 3.
-        num_rails: leaf groups; 1 when whole servers hang on one leaf.
+        num_rails: leaf groups; 1 when whole servers hang on one leaf. With fewer groups than GPUs
+            per server, neighboring rails share one.
         num_pods: 1 below three tiers.
         leaves_per_rail: leaves of one rail in one pod.
         spines_per_pod: every leaf reaches each of them over ``leaf_bundle`` cables.
@@ -118,11 +119,11 @@ def max_gpus(request: FabricRequest, num_tiers: int, *, num_rails: int) -> int:
     rails_per_pod = request.radix if num_tiers == 2 else request.radix // 2
     leaves_per_rail = rails_per_pod // num_rails
     num_pods = 1 if num_tiers == 2 else request.radix
-    servers = _servers_per_leaf(request, num_rails) * leaves_per_rail * num_pods
+    servers = servers_per_leaf(request, num_rails) * leaves_per_rail * num_pods
     return servers * request.gpus_per_server
 
 
-def _servers_per_leaf(request: FabricRequest, num_rails: int) -> int:
+def servers_per_leaf(request: FabricRequest, num_rails: int) -> int:
     """Return how many servers one leaf takes when the rest of its ports carries their load up."""
     ports = request.radix
     while ports and ports + _min_uplinks(ports, request.oversubscription) > request.radix:
@@ -138,7 +139,7 @@ def _min_uplinks(down_ports: int, oversubscription: float) -> int:
 def _shape_of(request: FabricRequest, num_tiers: int, num_rails: int) -> ClosShape:
     if num_tiers == 1:
         return ClosShape(num_tiers=1)
-    blocks = ceil_div(request.num_servers, _servers_per_leaf(request, num_rails))
+    blocks = ceil_div(request.num_servers, servers_per_leaf(request, num_rails))
     num_pods = 1
     if num_tiers == MAX_TIERS:
         num_pods = max(2, ceil_div(blocks, request.radix // 2 // num_rails))
@@ -230,7 +231,7 @@ def leaf_of_gpu(request: FabricRequest, shape: ClosShape) -> IntArray:
     server, rail = np.divmod(np.arange(request.num_gpus), request.gpus_per_server)
     runs = shape.num_pods * shape.leaves_per_rail
     pod, run = np.divmod(server * runs // request.num_servers, shape.leaves_per_rail)
-    group = rail if shape.num_rails > 1 else np.zeros_like(rail)
+    group = rail * shape.num_rails // request.gpus_per_server
     leaf: IntArray = pod * shape.leaves_per_pod + group * shape.leaves_per_rail + run
     return leaf
 

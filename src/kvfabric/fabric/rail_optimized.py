@@ -1,6 +1,6 @@
 """The rail-optimised fat-tree: NIC i of every server goes to leaf group i, all over fibre."""
 
-from kvfabric.fabric.clos import clos_shape, wire_clos
+from kvfabric.fabric.clos import clos_shape, servers_per_leaf, wire_clos
 from kvfabric.fabric.graph import Cable, LengthClass, Medium, Scope, Topology
 from kvfabric.fabric.request import FabricRequest
 
@@ -8,9 +8,10 @@ from kvfabric.fabric.request import FabricRequest
 def build_rail_optimized(request: FabricRequest) -> Topology:
     """Build a rail-optimised fat-tree; a pod holds as many leaves of each rail as its ports allow.
 
-    With a single tier every rail meets on the same switch.
+    With a single tier every rail meets on the same switch. Where one leaf has ports for several
+    whole rails, neighboring rails share it.
     """
-    shape = clos_shape(request, num_rails=request.gpus_per_server)
+    shape = clos_shape(request, num_rails=_num_leaf_groups(request))
     host = Cable(
         rate_bps=request.host_rate_bps(1),
         scope=Scope.HOST,
@@ -18,3 +19,12 @@ def build_rail_optimized(request: FabricRequest) -> Topology:
         length=LengthClass.ROW,
     )
     return wire_clos(request, shape, host, kind="roft", title="RoFT")
+
+
+def _num_leaf_groups(request: FabricRequest) -> int:
+    """Return the fewest leaf groups, at least two, that keep every whole rail on one leaf."""
+    rails = request.gpus_per_server
+    for groups in range(2, rails):
+        if rails % groups == 0 and servers_per_leaf(request, groups) >= request.num_servers:
+            return groups
+    return rails

@@ -105,16 +105,23 @@ def _fabric(comparison: Comparison) -> Verdict:
 
 def _balancing(comparison: Comparison) -> Iterable[Verdict]:
     """Say on which fabrics the choice of paths matters more than the model's error."""
-    for kind, rows in _by_kind(comparison).items():
-        if len(rows) < 2:
-            continue
+    compared = {kind: rows for kind, rows in _by_kind(comparison).items() if len(rows) > 1}
+    gaps = {
+        kind: _gap(min(map(_p99, rows)), max(map(_p99, rows))) for kind, rows in compared.items()
+    }
+    if gaps and max(gaps.values()) < SAME_WITHIN:
+        text = (
+            f"Load balancing changes TTFT p99 by at most {max(gaps.values()):.1%}: no difference."
+        )
+        yield Verdict("load_balancing", "no_difference", text)
+        return
+    for kind, rows in compared.items():
         first, last = min(rows, key=_p99), max(rows, key=_p99)
-        gap = _gap(_p99(first), _p99(last))
-        if gap < SAME_WITHIN:
-            text = f"On {kind} load balancing changes TTFT p99 by {gap:.1%}: no difference."
+        if gaps[kind] < SAME_WITHIN:
+            text = f"On {kind} load balancing changes TTFT p99 by {gaps[kind]:.1%}: no difference."
             yield Verdict("load_balancing", "no_difference", text)
         else:
-            text = f"On {kind} {first.load_balancing} lowers TTFT p99 by {gap:.0%} against"
+            text = f"On {kind} {first.load_balancing} lowers TTFT p99 by {gaps[kind]:.0%} against"
             yield Verdict("load_balancing", "difference", f"{text} {last.load_balancing}.")
 
 
@@ -149,7 +156,8 @@ def _disaggregation(comparison: Comparison) -> Iterable[Verdict]:
     numbers = (
         f"{_good(apart):.4g} against {_good(together):.4g} requests/s within the targets"
         f" (TTFT p99 {_ms(_p99(apart))} against {_ms(_p99(together))}, TPOT p99"
-        f" {_ms(_tpot99(apart))} against {_ms(_tpot99(together))})"
+        f" {_ms(_tpot99(apart))} against {_ms(_tpot99(together))}; token budget"
+        f" {comparison.request.workers.max_num_batched_tokens:,} in both)"
     )
     if base == 0 or abs(gain) < SAME_WITHIN * base:
         text = f"Disaggregation makes no difference to goodput on this fleet: {numbers}."

@@ -236,13 +236,22 @@ class SprayBalancer:
         return self._pools.channel_name(channel)
 
 
+def _rotated(items: Sequence[int], turn: int) -> Sequence[int]:
+    """Return the items in turn: as they are, but beginning elsewhere every time."""
+    if len(items) == 1:
+        return items
+    first = turn % len(items)
+    return [*items[first:], *items[:first]]
+
+
 class AssigningBalancer:
     """Path distribution: each sub-flow gets the least loaded of its shortest paths when it starts.
 
     The load of a channel is the bytes of the sub-flows assigned to it and not yet released. The
-    path with the smallest largest load is taken; ties go to the smaller sum so far, then to the
-    lowest channel ids. The port rule is ``PathTable.port_pairs``, so in ZCube only the choice among
-    the parallel cables of one switch pair is left.
+    path with the smallest largest load is taken; ties go to the smaller sum so far, then in turn
+    per source switch, so that an idle fabric is used evenly. The port rule is
+    ``PathTable.port_pairs``, so in ZCube only the choice among the parallel cables of one switch
+    pair is left.
 
     Invariants (checked by ``check_invariants``):
         I1. no load is negative.
@@ -251,6 +260,7 @@ class AssigningBalancer:
     def __init__(self, paths: PathTable) -> None:
         """Start without load."""
         self._paths = paths
+        self._turns = [0] * paths.topology.num_switches
         self._load_bytes = [0] * paths.topology.num_channels
         # per bundle: its least loaded channel, and the load of that one
         self._lightest: list[int] = [channels[0] for channels in paths.bundle_channels]
@@ -294,12 +304,14 @@ class AssigningBalancer:
         """Return the channels of the best path, found stage by stage from the source."""
         paths, least = self._paths, self._least_bytes
         heads = paths.bundle_head
+        turn = self._turns[source]
+        self._turns[source] = turn + 1
         cost = {source: (0, 0)}
         came_by: dict[int, tuple[int, int]] = {}
         while target not in cost:
             reached: dict[int, tuple[int, int]] = {}
             for switch, (largest, total) in cost.items():
-                for bundle in paths.bundles_toward(switch, target):
+                for bundle in _rotated(paths.bundles_toward(switch, target), turn):
                     here, head = least[bundle], heads[bundle]
                     # the hottest lines of this policy: no call for a maximum
                     candidate = (here if largest < here else largest, total + here)  # noqa: FURB136
@@ -320,13 +332,23 @@ class AssigningBalancer:
             load[channel] += num_bytes
             assert load[channel] >= 0, "I1: released more than was routed"
             bundle = paths.bundle_of[channel]
-            lightest = min(paths.bundle_channels[bundle], key=load.__getitem__)
+            lightest = min(
+                _rotated(
+                    paths.bundle_channels[bundle], paths.bundle_channels[bundle].index(channel) + 1
+                ),
+                key=load.__getitem__,
+            )
             self._lightest[bundle], self._least_bytes[bundle] = lightest, load[lightest]
 
     def release(self, subflows: Sequence[SubFlow]) -> None:
         """Take the load of finished or dropped sub-flows away."""
         for subflow in subflows:
             self._add_load(subflow.channels[1:-1], -subflow.num_bytes)
+
+    @property
+    def num_loaded_channels(self) -> int:
+        """Return the channels that carry assigned load; 0 once everything was released."""
+        return sum(1 for load in self._load_bytes if load)
 
     def channel_name(self, channel: int) -> str:
         """Return the name of a real channel."""

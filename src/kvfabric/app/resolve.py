@@ -1,5 +1,6 @@
 """From a scenario, with what the command line replaces in it, to the records of the packages."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,10 @@ def apply_overrides(scenario: Scenario, overrides: Overrides) -> Scenario:
     changes: dict[str, object] = {}
     if overrides.seed is not None:
         changes["seed"] = overrides.seed
+    if overrides.speedup is not None and not 0 < overrides.speedup < math.inf:
+        raise ConfigError(
+            f"read {overrides.speedup}", where="--speedup", hint="Write a number above 0"
+        )
     trace_changes: dict[str, object] = {
         key: value
         for key, value in (("speedup", overrides.speedup), ("limit", overrides.limit))

@@ -20,7 +20,8 @@ class ConfigError(KvfabricError):
         """
         self.what, self.where, self.hint = what, where, hint
         text = f"{where}: {what}" if where else what
-        super().__init__(f"{text}. {hint}" if hint else text)
+        separator = " " if text.endswith(("?", ".")) else ". "
+        super().__init__(f"{text}{separator}{hint}" if hint else text)
 
 
 class CapacityError(KvfabricError):

@@ -56,13 +56,16 @@ def _scaled(text: object, factors: dict[str, int], *, kind: str, example: str, w
 
 
 def parse_rate_bps(text: object, *, where: str = "") -> int:
-    """Return bit/s from text such as ``400 Gbit/s``.
+    """Return bit/s, above 0, from text such as ``400 Gbit/s``.
 
     >>> parse_rate_bps("400 Gbit/s")
     400000000000
     """
     factors = {f"{p}{u}": f for p, f in _PREFIX.items() for u in ("bit/s", "bps") if "i" not in p}
-    return _scaled(text, factors, kind="a rate", example="400 Gbit/s", where=where)
+    rate_bps = _scaled(text, factors, kind="a rate", example="400 Gbit/s", where=where)
+    if rate_bps < 1:
+        raise ConfigError(f"{text!r} is no rate", where=where, hint="Write a rate above 0")
+    return rate_bps
 
 
 def parse_bytes(text: object, *, where: str = "") -> int:

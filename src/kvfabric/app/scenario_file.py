@@ -93,14 +93,15 @@ def _yaml_error(error: yaml.YAMLError, name: str) -> ConfigError:
 
 
 def _first_mistake(error: ValidationError, root: yaml.Node, name: str) -> ConfigError:
-    mistakes = error.errors()
+    # an unknown key first: it is often the reason why another one is missing
+    mistakes = sorted(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     detail = mistakes[0]
     keys = _keys_in_file(detail["loc"], root)
     line = _line_of(keys, root)
     where = f"{name}:{line}: {'.'.join(str(key) for key in keys)}"
     hint = _hint(detail)
     if len(mistakes) > 1:
-        hint = f"{hint}. {len(mistakes) - 1} more after this one" if hint else ""
+        hint = f"{hint} ({len(mistakes) - 1} more after this one)"
     return ConfigError(_what(detail), where=where, hint=hint)
 
 

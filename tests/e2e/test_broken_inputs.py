@@ -45,6 +45,13 @@ SCENARIOS: dict[str, tuple[Callable[[str], str], str, str]] = {
     "empty file": (lambda _: "", "scenario.yaml", "schema_version: 1"),
     "list instead of mapping": (lambda _: "- 1\n", "scenario.yaml", "schema_version: 1"),
     "text for a number": (lambda s: s.replace("users: 10", "users: ten"), "users", "integer"),
+    "block size of no hash": (
+        lambda s: s.replace("tp: 1}", "tp: 1, block_size: 48}").replace(
+            "  requests", "  prefixes: {groups: 2, tokens: 64}\n  requests"
+        ),
+        "workers.block_size",
+        "divides it",
+    ),
     "context too long": (lambda s: s.replace("2000", "900000"), "context", "Write at most"),
     "output range reversed": (lambda s: s.replace("maximum: 60", "maximum: 0"), "output", "1"),
     "model is no JSON": (lambda s: s.replace("llama-3.1-8b", "./scenario.yaml"), "model", "JSON"),
@@ -78,6 +85,10 @@ BAD_ROWS: dict[str, tuple[str, str]] = {
     "wrong number of hash ids": (
         '{"timestamp": 1, "input_length": 600, "output_length": 5, "hash_ids": [1]}',
         "hash_ids",
+    ),
+    "hash id twice": (
+        '{"timestamp": 1, "input_length": 600, "output_length": 5, "hash_ids": [1, 1]}',
+        "twice",
     ),
     "prompt longer than the model": (
         '{"timestamp": 1, "input_length": 300000, "output_length": 5, "hash_ids": [1]}',

@@ -41,6 +41,8 @@ def _read_config(path: Path, where: str) -> Mapping[str, object]:
         raise ConfigError(
             f"{path}:{error.lineno}: not JSON: {error.msg}", where=where, hint=hint
         ) from None
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deep", where=where, hint=hint) from None
     if not isinstance(config, dict):
         raise ConfigError(f"{path} holds no JSON object", where=where, hint=hint)
     return config

@@ -19,12 +19,19 @@ _HINTS = {
     "missing": "Add the key",
     "int_type": "Write a whole number",
     "float_type": "Write a number",
-    "string_type": "Write text",
+    "string_type": "Write text, in quotes if it looks like a number",
     "bool_type": "Write true or false",
     "model_type": "Write a mapping of keys",
-    "list_type": "Write a list",
-    "union_tag_not_found": "Add the key 'kind'",
+    "model_attributes_type": "Write a mapping of keys",
+    "list_type": "Write a list, such as [a, b]",
+    "too_short": "Write at least {min_length}",
+    "greater_than": "Write a number above {gt}",
+    "greater_than_equal": "Write {ge} or more",
+    "less_than_equal": "Write {le} or less",
+    "literal_error": "Write {expected}",
+    "invalid_key": "Write the key as text",
 }
+_TAG_ERRORS = ("union_tag_not_found", "union_tag_invalid")
 
 
 class _Loader(yaml.SafeLoader):
@@ -34,6 +41,13 @@ class _Loader(yaml.SafeLoader):
         seen: set[object] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    "a list or mapping stands where a key is needed",
+                    key_node.start_mark,
+                )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} stands twice", key_node.start_mark
@@ -73,6 +87,10 @@ def parse_scenario(text: str, name: str) -> Scenario:
         values = None if root is None else loader.construct_document(root)
     except yaml.YAMLError as error:
         raise _yaml_error(error, name) from None
+    except RecursionError:
+        raise ConfigError(
+            "cannot read the scenario: it is nested too deep", where=name, hint="Check the YAML"
+        ) from None
     if root is None or not isinstance(values, dict):
         raise ConfigError(
             "the scenario holds no mapping of keys",
@@ -96,7 +114,7 @@ def _first_mistake(error: ValidationError, root: yaml.Node, name: str) -> Config
     # an unknown key first: it is often the reason why another one is missing
     mistakes = sorted(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     detail = mistakes[0]
-    keys = _keys_in_file(detail["loc"], root)
+    keys = _keys_in_file(detail["loc"], root, is_missing=detail["type"] == "missing")
     line = _line_of(keys, root)
     where = f"{name}:{line}: {'.'.join(str(key) for key in keys)}"
     hint = _hint(detail)
@@ -114,6 +132,12 @@ def _what(detail: ErrorDetails) -> str:
             return "the key is missing"
         case "quantity":
             return detail["msg"]
+        case "union_tag_not_found":
+            return "the key 'kind' is missing"
+        case "union_tag_invalid":
+            return f"unknown kind {detail['ctx']['tag']!r}"
+        case "model_type" | "model_attributes_type":
+            return f"read {read!r} where a mapping of keys is needed"
         case _:
             shown = "a mapping" if isinstance(read, Mapping) else repr(read)
             return f"read {shown}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
@@ -122,35 +146,32 @@ def _what(detail: ErrorDetails) -> str:
 def _hint(detail: ErrorDetails) -> str:
     if detail["type"] == "quantity":
         return str(detail["ctx"]["hint"])
+    if detail["type"] in _TAG_ERRORS:
+        tags = (_tag(section) for section in _sections_at(detail["loc"]))
+        return f"Write one of {', '.join(tag for tag in tags if tag)}"
     if detail["type"] == "extra_forbidden":
         known = _known_keys(detail["loc"][:-1])
         close = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
         if close:
             return f"Did you mean {close[0]!r}?"
         return f"Known keys: {', '.join(known)}"
-    return _HINTS.get(detail["type"], "")
+    return _HINTS.get(detail["type"], "").format_map(detail.get("ctx", {}))
 
 
 def _known_keys(location: Sequence[int | str]) -> list[str]:
-    """Return the keys of the section at a location, or of the scenario as a whole."""
-    section: type[BaseModel] = Scenario
+    """Return the keys of the section at a location."""
+    names = (name for section in _sections_at(location) for name in section.model_fields)
+    return list(dict.fromkeys(names))
+
+
+def _sections_at(location: Sequence[int | str]) -> list[type[BaseModel]]:
+    """Return what may stand at a location: a section, or the alternatives that a tag chooses."""
+    sections: list[type[BaseModel]] = [Scenario]
     for key in location:
-        found = _section_named(section, str(key))
-        if found is not None:
-            section = found
-    return list(section.model_fields)
-
-
-def _section_named(section: type[BaseModel], key: str) -> type[BaseModel] | None:
-    """Return the section under a key of a section, or the alternative a tag chose."""
-    field = section.model_fields.get(key)
-    for candidate in _sections_in(field.annotation) if field is not None else ():
-        return candidate
-    for other in section.model_fields.values():
-        for candidate in _sections_in(other.annotation):
-            if _tag(candidate) == key:
-                return candidate
-    return None
+        fields = (section.model_fields.get(str(key)) for section in sections)
+        inner = [found for field in fields if field for found in _sections_in(field.annotation)]
+        sections = inner or [s for s in sections if _tag(s) == key] or sections
+    return sections
 
 
 def _sections_in(annotation: object) -> list[type[BaseModel]]:
@@ -166,13 +187,18 @@ def _tag(section: type[BaseModel]) -> str | None:
     return str(values[0]) if values else None
 
 
-def _keys_in_file(location: Sequence[int | str], root: yaml.Node) -> list[int | str]:
-    """Return the part of an error's location that is keys of the file (not names of types)."""
+def _keys_in_file(
+    location: Sequence[int | str], root: yaml.Node, *, is_missing: bool
+) -> list[int | str]:
+    """Return the part of an error's location that is keys of the file (not names of types).
+
+    ``is_missing``: the last key is the one that the file lacks.
+    """
     keys: list[int | str] = []
     node: yaml.Node | None = root
     for position, key in enumerate(location):
         child = _child(node, key)
-        if child is None and position < len(location) - 1:
+        if child is None and not (is_missing and position == len(location) - 1):
             continue
         keys.append(key)
         node = child

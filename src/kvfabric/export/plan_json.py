@@ -89,6 +89,7 @@ def _design(design: DesignResult) -> dict[str, object]:
             "pressure": design.load.pressure.value,
             "bottleneck": design.load.bottleneck,
             "waiting_share": round(design.load.waiting_share, 6),
+            "lost_share": round(design.load.lost_share, 6),
             "growth": round(design.load.growth, 6),
         },
         "busiest_links": [

@@ -96,6 +96,7 @@ class FabricNetwork:
 
     def cancel(self, transfer_id: int, now_ns: int) -> None:
         """Drop what is left of a transfer; one that has ended is left alone."""
+        self._done_at_once = [done for done in self._done_at_once if done[1] != transfer_id]
         moving = self._moving.pop(transfer_id, None)
         if moving is None:
             return

@@ -51,5 +51,17 @@ def block_keys(
             hint="Choose a block size that divides it, or drop the hashes",
         )
     covered = len(hashes) * hash_block_tokens
-    known = num_prompt_tokens if covered - num_prompt_tokens < hash_block_tokens else covered
+    reaches_past = covered - num_prompt_tokens >= hash_block_tokens
+    known = covered if reaches_past else min(covered, num_prompt_tokens)
+    known = min(known, _num_distinct(hashes) * hash_block_tokens)
     return BlockKeys(request_id, hashes, hash_block_tokens // block_size, known // block_size)
+
+
+def _num_distinct(hashes: tuple[int, ...]) -> int:
+    """Return how many hashes come before one that stands there already: no prefix is its own."""
+    seen: set[int] = set()
+    for position, key in enumerate(hashes):
+        if key in seen:
+            return position
+        seen.add(key)
+    return len(hashes)

@@ -9,6 +9,10 @@ from kvfabric.protocol.record import Outcome, RequestRecord
 
 GROWTH_LIMIT = 3.0
 WAITING_LIMIT = 0.5
+LOST_LIMIT = 0.01
+
+
+_GIVEN_UP = frozenset({Outcome.ABORTED, Outcome.UNFINISHED})
 
 
 class Pressure(Enum):
@@ -25,10 +29,12 @@ class LoadState:
 
     Attributes:
         pressure: ``overloaded`` when waiting makes up more than half of TTFT and the TTFT of the
-            last quarter of arrivals is more than three times that of the first quarter;
+            last quarter of arrivals is more than three times that of the first quarter, or when
+            more than 1 % of the requests were given up;
             ``saturated`` when waiting makes up more than half of TTFT without such growth.
         bottleneck: the stage that is waited for most: ``prefill`` or ``decode blocks``.
         waiting_share: waiting over TTFT, summed over finished requests.
+        lost_share: requests aborted or left unfinished, over those that arrived.
         growth: mean TTFT of the last quarter of arrivals over that of the first; 1 when unknown.
     """
 
@@ -36,6 +42,7 @@ class LoadState:
     bottleneck: str
     waiting_share: float
     growth: float
+    lost_share: float = 0.0
 
 
 def judge_load(records: Sequence[RequestRecord]) -> LoadState:
@@ -46,14 +53,17 @@ def judge_load(records: Sequence[RequestRecord]) -> LoadState:
     queue = sum(split.prefill_queue_ns for split in splits)
     blocks = sum(split.decode_blocks_wait_ns for split in splits)
     share = (queue + blocks) / total if total else 0.0
+    given_up = sum(record.outcome in _GIVEN_UP for record in records)
+    lost = given_up / len(records) if records else 0.0
     growth = _growth(sorted(done, key=lambda record: (record.arrival_ns, record.request_id)))
     pressure = Pressure.STABLE
     if share > WAITING_LIMIT:
         pressure = Pressure.OVERLOADED if growth > GROWTH_LIMIT else Pressure.SATURATED
     return LoadState(
-        pressure=pressure,
+        pressure=Pressure.OVERLOADED if lost > LOST_LIMIT else pressure,
         bottleneck="prefill" if queue >= blocks else "decode blocks",
         waiting_share=share,
+        lost_share=lost,
         growth=growth,
     )
 

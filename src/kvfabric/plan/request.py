@@ -164,5 +164,13 @@ def check_plan_request(request: PlanRequest) -> None:
             where="workers",
             hint="Change the number of workers",
         )
+    hash_tokens = request.workload.hash_block_tokens
+    if hash_tokens % workers.block_size:
+        raise ConfigError(
+            f"blocks of {workers.block_size} tokens do not divide the {hash_tokens} tokens of a"
+            " hash of the workload",
+            where="workers.block_size",
+            hint="Choose a block size that divides it",
+        )
     if not request.network.fabrics or not request.network.load_balancing:
         raise ConfigError("nothing to compare", where="fabric", hint="Name a fabric and a policy")

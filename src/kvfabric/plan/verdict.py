@@ -1,5 +1,6 @@
 """The plan's answer in words, from its numbers only. "It makes no difference" is an answer."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -35,15 +36,19 @@ def judge(comparison: Comparison) -> tuple[Verdict, ...]:
 
 
 def _load(comparison: Comparison) -> Verdict:
-    worst = max(comparison.designs, key=lambda design: _RANK[design.load.pressure])
+    worst = max(
+        comparison.designs,
+        key=lambda design: (_RANK[design.load.pressure], design.load.waiting_share),
+    )
     state = worst.load
     share = f"{state.waiting_share:.0%} of the time to first token is waiting"
     match state.pressure:
         case Pressure.OVERLOADED:
             text = (
                 f"The fleet is overloaded ({worst.name}): {share}, most of it for"
-                f" {state.bottleneck}, and late requests wait {state.growth:.1f} times as long as"
-                " early ones. Latencies of an overloaded fleet depend on how long the load lasts."
+                f" {state.bottleneck}; late requests wait {state.growth:.1f} times as long as early"
+                f" ones and {state.lost_share:.1%} were given up. Latencies of an overloaded fleet"
+                " depend on how long the load lasts."
             )
         case Pressure.SATURATED:
             text = (
@@ -201,9 +206,14 @@ def _or_zero(get: Callable[[DesignResult], int | float | None]) -> Callable[[Des
     return lambda design: float(get(design) or 0)
 
 
-_p99 = _or_zero(lambda design: design.summary.ttft.p99_ns)
 _tpot99 = _or_zero(lambda design: design.summary.tpot.p99_ns)
 _good = _or_zero(lambda design: design.summary.rates.goodput_per_s)
+
+
+def _p99(design: DesignResult) -> float:
+    """Return TTFT p99, without end where nothing finished."""
+    p99_ns = design.summary.ttft.p99_ns
+    return math.inf if p99_ns is None else float(p99_ns)
 
 
 def _usd(design: DesignResult) -> float:
@@ -212,6 +222,8 @@ def _usd(design: DesignResult) -> float:
 
 
 def _gap(low: float, high: float) -> float:
+    if math.isinf(high):
+        return 0.0 if math.isinf(low) else 1.0
     return (high - low) / high if high else 0.0
 
 
@@ -220,7 +232,7 @@ def _wire_share(split: TtftSplit | None) -> float:
 
 
 def _ms(duration_ns: float) -> str:
-    return format_ns(round(duration_ns))
+    return "without end" if math.isinf(duration_ns) else format_ns(round(duration_ns))
 
 
 def _money(usd: float) -> str:

@@ -24,7 +24,8 @@ class Router:
     ``signal_interval_ns`` and remembers its own choices made after that. For ``prefix_aware`` it
     keeps an index of the prefixes it has sent where, the latest ``max_index_entries`` per worker;
     the worker may have evicted some of them by now. The cost of a worker is the tokens in its queue
-    plus those of the request it would have to compute. Ties go to the lowest index.
+    plus those of the request it would have to compute. Ties go in turn, so that a slow stream uses
+    every worker and its cache.
     """
 
     __slots__ = (
@@ -32,6 +33,7 @@ class Router:
         "_index",
         "_max_index_entries",
         "_next",
+        "_next_decode",
         "_num_prefill",
         "_policy",
         "_sent",
@@ -50,7 +52,8 @@ class Router:
         """Make a router over ``num_prefill`` workers that compute prompts, then their receivers."""
         self._policy = policy
         self._num_prefill = num_prefill
-        self._next = 0
+        self._next = num_prefill - 1  # chosen last; the turn begins after it
+        self._next_decode = num_decode - 1
         self._max_index_entries = max_index_entries
         self._board = SignalBoard(num_prefill + num_decode, signal_interval_ns)
         self._sent = [0] * (num_prefill + num_decode)  # tokens sent in the interval below
@@ -71,8 +74,7 @@ class Router:
         """Return the id of the worker that computes a prompt."""
         match self._policy:
             case RoutingPolicy.ROUND_ROBIN:
-                chosen = self._next
-                self._next = (chosen + 1) % self._num_prefill
+                chosen = self._next = (self._next + 1) % self._num_prefill
             case RoutingPolicy.LEAST_LOADED:
                 chosen = self._send([num_prompt_tokens] * self._num_prefill, now_ns)
             case RoutingPolicy.PREFIX_AWARE:
@@ -88,7 +90,7 @@ class Router:
             signals[worker].num_queued_tokens + self._sent[worker] + new
             for worker, new in enumerate(new_tokens)
         ]
-        chosen = costs.index(min(costs))
+        chosen = self._next = _next_least(costs, self._next)
         self._sent[chosen] += new_tokens[chosen]
         return chosen
 
@@ -131,6 +133,16 @@ class Router:
             signals[worker].num_prompt_tokens + self._sent[worker]
             for worker in range(self._num_prefill, len(signals))
         ]
-        chosen = self._num_prefill + loads.index(min(loads))
+        self._next_decode = _next_least(loads, self._next_decode)
+        chosen = self._num_prefill + self._next_decode
         self._sent[chosen] += num_prompt_tokens
         return chosen
+
+
+def _next_least(costs: list[int], last: int) -> int:
+    """Return the index of the least cost, the first such after ``last`` in turn."""
+    least = min(costs)
+    try:
+        return costs.index(least, last + 1)
+    except ValueError:
+        return costs.index(least)

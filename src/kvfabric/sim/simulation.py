@@ -89,15 +89,15 @@ class Simulation:
         self._workers = [_Worker(scheduler, executor) for scheduler, executor in workers]
         self._heap: list[tuple[int, int, int, int]] = []  # (time, phase, id, version)
         self._specs = {spec.request_id: spec for spec in workload.requests}
-        self._followers = {
-            spec.after_request_id: spec
-            for spec in workload.requests
-            if spec.after_request_id is not None
-        }
+        self._followers: dict[int, list[RequestSpec]] = {}
+        for spec in workload.requests:
+            if spec.after_request_id is not None:
+                self._followers.setdefault(spec.after_request_id, []).append(spec)
         self._transfers: dict[int, TransferPlan] = {}
         self._records: list[RequestRecord] = []
         self._dirty: set[int] = set()
         self._now_ns = 0
+        self._end_ns = 0
         self._num_events = 0
         self._num_iterations = 0
         self._watched_ns: int | None = None
@@ -132,7 +132,7 @@ class Simulation:
         records.sort(key=lambda record: record.request_id)
         return RunResult(
             records=tuple(records),
-            end_ns=self._now_ns,
+            end_ns=self._end_ns,
             num_events=self._num_events,
             num_iterations=self._num_iterations,
             num_preemptions=sum(w.scheduler.num_preemptions for w in self._workers),
@@ -296,6 +296,6 @@ class Simulation:
 
     def _end(self, record: RequestRecord) -> None:
         self._records.append(record)
-        follower = self._followers.get(record.request_id)
-        if follower is not None:
+        self._end_ns = self._now_ns
+        for follower in self._followers.get(record.request_id, ()):
             self._push(self._now_ns + follower.think_ns, Phase.ARRIVAL, follower.request_id)

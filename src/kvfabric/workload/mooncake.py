@@ -149,6 +149,11 @@ def _hash_ids(value: object, num_prompt_tokens: int, block_tokens: int) -> tuple
         )
     if not all(type(hash_id) is int and 0 <= hash_id <= _MAX_HASH_ID for hash_id in value):
         _refuse_hash_id(value)
+    if len(set(value)) < len(value):
+        raise RowError(
+            "hash_ids names a block twice, but equal ids mean equal prefixes",
+            "Chain each id over all tokens before it",
+        )
     return tuple(value)
 
 

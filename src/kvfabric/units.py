@@ -126,3 +126,30 @@ def format_ns(duration_ns: int) -> str:
         if duration_ns >= factor:
             return f"{duration_ns / factor:.4g} {unit}"
     return f"{duration_ns} ns"
+
+
+def exact_rate_text(rate_bps: int) -> str:
+    """Return a rate that ``parse_rate_bps`` reads back exactly.
+
+    >>> exact_rate_text(400_000_000_000)
+    '400 Gbit/s'
+    """
+    return _exact_text(
+        rate_bps, (("Tbit/s", 10**12), ("Gbit/s", 10**9), ("Mbit/s", 10**6)), "bit/s"
+    )
+
+
+def exact_duration_text(duration_ns: int) -> str:
+    """Return a duration that ``parse_duration_ns`` reads back exactly.
+
+    >>> exact_duration_text(50_000_000)
+    '50 ms'
+    """
+    return _exact_text(duration_ns, (("s", 10**9), ("ms", 10**6), ("us", 10**3)), "ns")
+
+
+def _exact_text(value: int, units: tuple[tuple[str, int], ...], smallest: str) -> str:
+    for unit, factor in units:
+        if value and value % factor == 0:
+            return f"{value // factor} {unit}"
+    return f"{value} {smallest}"

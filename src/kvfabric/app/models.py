@@ -22,10 +22,15 @@ def load_geometry(name: str, *, folder: Path | None = None, where: str = "model"
         ConfigError: unknown name, unreadable file, or a config without the needed keys.
         UnsupportedError: an attention that is not modelled; names the key.
     """
-    if "/" not in name and not name.endswith(".json"):
+    if is_catalog_name(name):
         return geometry_from_config(model_config(name, where=where), where=f"{where} {name}")
     path = (folder or Path()) / name
     return geometry_from_config(_read_config(path, where), where=str(path))
+
+
+def is_catalog_name(name: str) -> bool:
+    """Return whether a model is named, rather than the path of its config.json given."""
+    return "/" not in name and not name.endswith(".json")
 
 
 def _read_config(path: Path, where: str) -> Mapping[str, object]:

@@ -12,7 +12,6 @@ from rich.progress import TaskID
 
 from kvfabric.app.render import render_plan
 from kvfabric.app.resolve import Overrides, apply_overrides, resolve
-from kvfabric.app.scenario import Scenario
 from kvfabric.app.scenario_file import BUILT_IN, load_scenario
 from kvfabric.errors import ConfigError, UnsupportedError
 from kvfabric.export.plan_json import comparison_to_dict
@@ -101,7 +100,7 @@ def _seldom(report: ReportProgress) -> ReportProgress:
 
 
 def show_plan(path: Path | None, overrides: Overrides) -> str:
-    """Return the scenario as YAML, each value with where it comes from."""
+    """Return the scenario as YAML that can be run, each value with where it comes from."""
     loaded = load_scenario(path)
     scenario = apply_overrides(loaded, overrides)
     name = BUILT_IN if path is None else str(path)
@@ -110,6 +109,7 @@ def show_plan(path: Path | None, overrides: Overrides) -> str:
 
 def _shown(section: BaseModel, loaded: BaseModel | None, name: str, indent: str = "") -> list[str]:
     lines: list[str] = []
+    dumped = section.model_dump(mode="json")
     for key in type(section).model_fields:
         value = getattr(section, key)
         before = getattr(loaded, key, None)
@@ -121,6 +121,6 @@ def _shown(section: BaseModel, loaded: BaseModel | None, name: str, indent: str 
         origin = name if loaded is not None and key in loaded.model_fields_set else "default"
         if value != before:
             origin = "flag"
-        shown = json.dumps(Scenario.__pydantic_serializer__.to_python(value, mode="json"))
-        lines.append(f"{indent}{key}: {shown}  # {origin}")
+        if value is not None:
+            lines.append(f"{indent}{key}: {json.dumps(dumped[key])}  # {origin}")
     return lines

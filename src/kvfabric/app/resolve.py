@@ -1,12 +1,11 @@
 """From a scenario, with what the command line replaces in it, to the records of the packages."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvfabric.app.models import load_geometry
 from kvfabric.app.scenario import Fabric, FabricKind, Scenario
-from kvfabric.app.scenario_workload import TraceWorkload
+from kvfabric.app.scenario_workload import MAX_SPEEDUP, TraceWorkload
 from kvfabric.catalog.gpus import gpu
 from kvfabric.errors import ConfigError
 from kvfabric.kvcache.geometry import KVGeometry
@@ -37,9 +36,11 @@ def apply_overrides(scenario: Scenario, overrides: Overrides) -> Scenario:
     changes: dict[str, object] = {}
     if overrides.seed is not None:
         changes["seed"] = overrides.seed
-    if overrides.speedup is not None and not 0 < overrides.speedup < math.inf:
+    if overrides.speedup is not None and not 0 < overrides.speedup <= MAX_SPEEDUP:
         raise ConfigError(
-            f"read {overrides.speedup}", where="--speedup", hint="Write a number above 0"
+            f"read {overrides.speedup}",
+            where="--speedup",
+            hint=f"Write a number above 0, at most {MAX_SPEEDUP:.0f}",
         )
     trace_changes: dict[str, object] = {
         key: value
@@ -58,7 +59,7 @@ def apply_overrides(scenario: Scenario, overrides: Overrides) -> Scenario:
     if overrides.trace is not None:
         trace_changes["path"] = str(overrides.trace.absolute())
     if isinstance(workload, TraceWorkload):
-        changes["workload"] = TraceWorkload.model_validate(workload.model_dump() | trace_changes)
+        changes["workload"] = workload.model_copy(update=trace_changes)
     return scenario.model_copy(update=changes)
 
 
@@ -135,17 +136,33 @@ def _fabric(kind: str | FabricKind) -> FabricChoice:
 
 def _workload(scenario: Scenario, geometry: KVGeometry, *, folder: Path, name: str) -> Workload:
     workload = scenario.workload
+    longest = scenario.workers.max_model_len or geometry.max_context_tokens
     if not isinstance(workload, TraceWorkload):
         try:
-            return workload.generate(scenario.seed)
+            generated = workload.generate(scenario.seed)
         except ConfigError as error:
-            where = f"{name}: workload.{error.where}" if error.where else f"{name}: workload"
-            raise ConfigError(error.what, where=where, hint=error.hint) from None
+            raise ConfigError(error.what, where=f"{name}: {error.where}", hint=error.hint) from None
+        _check_lengths(generated, longest, name)
+        return generated
     if workload.path is None:
         raise ConfigError(
             "no trace is named",
             where=f"{name}: workload.path",
             hint="Name one there, or pass --trace FILE",
         )
-    longest = scenario.workers.max_model_len or geometry.max_context_tokens
     return workload.read(folder / workload.path, longest)
+
+
+def _check_lengths(workload: Workload, longest: int | None, name: str) -> None:
+    """Refuse requests that every worker would reject, as a trace with such rows is refused."""
+    if longest is None:
+        return
+    total = [spec.num_prompt_tokens + spec.num_output_tokens for spec in workload.requests]
+    too_long = sum(num_tokens > longest for num_tokens in total)
+    if too_long:
+        raise ConfigError(
+            f"{too_long:,} of {len(total):,} requests have more than the {longest:,} tokens that"
+            f" one may have: up to {max(total):,}",
+            where=f"{name}: workload",
+            hint="Lower prompt, output, turns or prefixes (a later turn holds all before it)",
+        )

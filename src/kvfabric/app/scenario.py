@@ -5,10 +5,19 @@ Defaults that decide results stand here, in one place, and are shown by ``--show
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from kvfabric.app.quantities import DurationNs, RateBps, Section
+from kvfabric.app.quantities import (
+    GpuName,
+    KindName,
+    ModelName,
+    PositiveNs,
+    RateBps,
+    Section,
+    as_mistake,
+)
 from kvfabric.app.scenario_workload import GeneratedWorkload, TraceWorkload
+from kvfabric.errors import ConfigError
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -32,11 +41,28 @@ class Workers(Section):
 class FabricKind(Section):
     """One fabric to compare, where its name alone does not say enough."""
 
-    kind: str
+    kind: KindName
     label: str | None = None
     radix: Count | None = None
     tiers: Count | None = None
     oversubscription: Annotated[float, Field(gt=0)] = 1.0
+
+
+def _is_name(value: object) -> str:
+    return "name" if isinstance(value, str) else "section"
+
+
+_NameOrSection = Annotated[
+    Annotated[KindName, Tag("name")] | Annotated[FabricKind, Tag("section")],
+    Discriminator(_is_name),
+]
+
+
+def _distinct(policies: list[str]) -> list[str]:
+    for policy in policies:
+        if policies.count(policy) > 1:
+            raise as_mistake(ConfigError(f"{policy!r} stands twice", hint="Write each policy once"))
+    return policies
 
 
 class Fabric(Section):
@@ -44,32 +70,34 @@ class Fabric(Section):
 
     nic_rate: RateBps
     switch: RateBps | None = None
-    kinds: Annotated[list[str | FabricKind], Field(min_length=1)]
+    kinds: Annotated[list[_NameOrSection], Field(min_length=1)]
     load_balancing: Annotated[
-        list[str], Field(min_length=1, default_factory=lambda: ["ecmp", "assigned"])
+        list[Literal["ecmp", "spray", "assigned"]],
+        Field(min_length=1, default_factory=lambda: ["ecmp", "assigned"]),
+        AfterValidator(_distinct),
     ]
-    queue_pairs: Count = 4
+    queue_pairs: Annotated[int, Field(ge=1, le=128)] = 4  # as many as NCCL takes
     placement: Literal["split", "interleaved"] = "split"
 
 
 class SloTargets(Section):
     """Latency targets of a request."""
 
-    ttft: DurationNs | None = None
-    tpot: DurationNs | None = None
+    ttft: PositiveNs | None = None
+    tpot: PositiveNs | None = None
 
 
 class RouterSettings(Section):
     """How prefill workers are chosen, and how old the router's view of them may be."""
 
     policy: Literal["round_robin", "least_loaded", "prefix_aware"] = "prefix_aware"
-    signal_interval: DurationNs = 50_000_000
+    signal_interval: PositiveNs = 50_000_000
 
 
 class HandoffSettings(Section):
     """When a hand-off between workers is given up."""
 
-    deadline: DurationNs = 60_000_000_000
+    deadline: PositiveNs = 60_000_000_000
 
 
 class Scenario(Section):
@@ -77,8 +105,8 @@ class Scenario(Section):
 
     schema_version: Literal[1]
     name: str
-    model: str
-    gpu: str
+    model: ModelName
+    gpu: GpuName
     users: Count
     context_tokens: Count
     workers: Workers
@@ -88,4 +116,4 @@ class Scenario(Section):
     router: RouterSettings = RouterSettings()
     handoff: HandoffSettings = HandoffSettings()
     compare_aggregated: bool = True
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0

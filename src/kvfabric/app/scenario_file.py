@@ -25,9 +25,9 @@ _HINTS = {
     "model_attributes_type": "Write a mapping of keys",
     "list_type": "Write a list, such as [a, b]",
     "too_short": "Write at least {min_length}",
-    "greater_than": "Write a number above {gt}",
+    "greater_than": "Write a number above {gt:g}",
     "greater_than_equal": "Write {ge} or more",
-    "less_than_equal": "Write {le} or less",
+    "less_than_equal": "Write {le:.0f} or less",
     "literal_error": "Write {expected}",
     "invalid_key": "Write the key as text",
 }
@@ -115,6 +115,8 @@ def _first_mistake(error: ValidationError, root: yaml.Node, name: str) -> Config
     mistakes = sorted(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     detail = mistakes[0]
     keys = _keys_in_file(detail["loc"], root, is_missing=detail["type"] == "missing")
+    below = detail.get("ctx", {}).get("key", "")
+    keys.extend(below.split(".") if below else ())
     line = _line_of(keys, root)
     where = f"{name}:{line}: {'.'.join(str(key) for key in keys)}"
     hint = _hint(detail)
@@ -137,7 +139,7 @@ def _what(detail: ErrorDetails) -> str:
         case "union_tag_invalid":
             return f"unknown kind {detail['ctx']['tag']!r}"
         case "model_type" | "model_attributes_type":
-            return f"read {read!r} where a mapping of keys is needed"
+            return f"read {read!r}"
         case _:
             shown = "a mapping" if isinstance(read, Mapping) else repr(read)
             return f"read {shown}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"

@@ -1,11 +1,18 @@
 """The ``workload:`` section of a scenario: a trace file, or the parameters of a generator."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, Self, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
-from kvfabric.app.quantities import DurationNs, FrequencyHz, Section
+from kvfabric.app.quantities import (
+    DurationNs,
+    FrequencyHz,
+    PositiveNs,
+    Section,
+    as_mistake,
+)
+from kvfabric.errors import ConfigError
 from kvfabric.protocol.workload import Workload
 from kvfabric.workload.arrivals import (
     Arrivals,
@@ -29,6 +36,20 @@ from kvfabric.workload.read import read_trace
 from kvfabric.workload.rescale import speed_up, take_first, take_window
 
 Count = Annotated[int, Field(ge=1)]
+MAX_SPEEDUP = 1e6
+
+# What the records of ``workload`` call the keys of a scenario.
+_KEYS = {
+    "rate_per_s": "rate",
+    "num_users": "users",
+    "value": "tokens",
+    "num_groups": "groups",
+    "prefix_tokens": "tokens",
+    "think_ns": "time",
+    "mean_ns": "mean",
+    "num_requests": "requests",
+    "duration_ns": "duration",
+}
 
 
 class TraceWorkload(Section):
@@ -40,8 +61,8 @@ class TraceWorkload(Section):
     on_bad_rows: Literal["refuse", "skip"] = "refuse"
     limit: Count | None = None
     start: DurationNs | None = None
-    duration: DurationNs | None = None
-    speedup: Annotated[float, Field(gt=0)] = 1.0
+    duration: PositiveNs | None = None
+    speedup: Annotated[float, Field(gt=0, le=MAX_SPEEDUP)] = 1.0
 
     def read(self, path: Path, max_model_len: int | None) -> Workload:
         """Return the requests of the file, cut and compressed in time as asked."""
@@ -148,13 +169,39 @@ class _Prefixes(Section):
     tokens: Count
     zipf_exponent: float = 1.0
 
+    def build(self) -> SharedPrefixes:
+        return SharedPrefixes(self.groups, self.tokens, self.zipf_exponent)
 
-_Arrivals = Annotated[_Closed | _Poisson | _Constant | _Gamma, Field(discriminator="kind")]
+
+class _Part(Protocol):
+    def build(self) -> object: ...
+
+
+_P = TypeVar("_P", bound=_Part)
+
+
+def _checked(part: _P) -> _P:
+    """Build the part once while the file is read, so that pydantic can place its mistakes."""
+    try:
+        part.build()
+    except ConfigError as error:
+        raise as_mistake(error, _KEYS.get(error.where, error.where)) from None
+    return part
+
+
+_Arrivals = Annotated[
+    _Closed | _Poisson | _Constant | _Gamma,
+    Field(discriminator="kind"),
+    AfterValidator(_checked),
+]
 _Lengths = Annotated[
     _ConstantLength | _UniformLength | _LognormalLength | _EmpiricalLength,
     Field(discriminator="kind"),
+    AfterValidator(_checked),
 ]
-_Thinks = Annotated[_ConstantThink | _ExponentialThink, Field(discriminator="kind")]
+_Thinks = Annotated[
+    _ConstantThink | _ExponentialThink, Field(discriminator="kind"), AfterValidator(_checked)
+]
 
 
 class GeneratedWorkload(Section):
@@ -166,27 +213,46 @@ class GeneratedWorkload(Section):
     output: _Lengths
     turns: _Lengths | None = None
     think: _Thinks | None = None
-    prefixes: _Prefixes | None = None
+    prefixes: Annotated[_Prefixes, AfterValidator(_checked)] | None = None
     requests: Count | None = None
-    duration: DurationNs | None = None
+    duration: PositiveNs | None = None
     hash_block_tokens: Count = 64
 
-    def generate(self, seed: int) -> Workload:
-        """Return the requests."""
-        prefixes = None
-        if self.prefixes is not None:
-            prefixes = SharedPrefixes(
-                self.prefixes.groups, self.prefixes.tokens, self.prefixes.zipf_exponent
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.requests is None) == (self.duration is None):
+            which = "neither" if self.requests is None else "both"
+            raise as_mistake(
+                ConfigError(f"{which} of requests and duration given", hint="Write one of the two")
             )
-        config = GeneratorConfig(
+        try:
+            self._config()
+        except ConfigError as error:
+            raise as_mistake(error, _KEYS.get(error.where, error.where)) from None
+        return self
+
+    def generate(self, seed: int) -> Workload:
+        """Return the requests.
+
+        Raises:
+            ConfigError: no session begins within the duration, or too much for the memory.
+        """
+        try:
+            return generate(self._config(), seed)
+        except ConfigError as error:
+            key = _KEYS.get(error.where, error.where)
+            where = key if key == "seed" else f"workload.{key}"
+            raise ConfigError(error.what, where=where, hint=error.hint) from None
+
+    def _config(self) -> GeneratorConfig:
+        return GeneratorConfig(
             arrivals=self.arrivals.build(),
             prompt=self.prompt.build(),
             output=self.output.build(),
             turns=ConstantLength(1) if self.turns is None else self.turns.build(),
             think=ConstantThink(0) if self.think is None else self.think.build(),
-            prefixes=prefixes,
+            prefixes=None if self.prefixes is None else self.prefixes.build(),
             num_requests=self.requests,
             duration_ns=self.duration,
             hash_block_tokens=self.hash_block_tokens,
         )
-        return generate(config, seed)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from kvfabric.app.flags import told_by_flag
 from kvfabric.app.render import render_mapping
 from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.fabric.build import build_topology
@@ -14,19 +15,33 @@ from kvfabric.units import parse_rate_bps
 
 DEFAULT_NIC_BPS = 400_000_000_000
 
+_FLAGS = {
+    "fabric.kind": "--kind",
+    "fabric.num_gpus": "--gpus",
+    "fabric.num_tiers": "--tiers",
+    "fabric.oversubscription": "--oversubscription",
+    "fabric.port_rate": "--port-rate",
+    "fabric.radix": "--radix",
+}
+
 
 def run_topology(options: Mapping[str, Any]) -> str:
-    """Return what the command prints."""
+    """Return what the command prints.
+
+    Raises:
+        ConfigError: names the flag and what to write instead.
+    """
     port_rate_bps, nic_rate_bps = _rates(options)
-    topology = build_topology(
-        options["kind"],
-        options["gpus"],
-        nic_rate_bps=nic_rate_bps,
-        radix=options["radix"],
-        port_rate_bps=port_rate_bps,
-        num_tiers=options["tiers"],
-        oversubscription=options["oversubscription"],
-    )
+    with told_by_flag(_FLAGS):
+        topology = build_topology(
+            options["kind"],
+            options["gpus"],
+            nic_rate_bps=nic_rate_bps,
+            radix=options["radix"],
+            port_rate_bps=port_rate_bps,
+            num_tiers=options["tiers"],
+            oversubscription=options["oversubscription"],
+        )
     report = topology_report(topology)
     bom = bom_to_dict(bill_of_materials(topology, PRICE_BOOK))
     report["bill_of_materials"] = bom

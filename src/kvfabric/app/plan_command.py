@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
-from rich.progress import TaskID
 
 from kvfabric.app.render import render_plan
 from kvfabric.app.resolve import Overrides, apply_overrides, resolve
@@ -18,6 +18,9 @@ from kvfabric.export.plan_json import comparison_to_dict
 from kvfabric.plan.compare import Comparison, ReportProgress, compare
 from kvfabric.plan.request import PlanRequest
 from kvfabric.plan.verdict import judge
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 
 def run_plan(

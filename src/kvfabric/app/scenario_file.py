@@ -208,22 +208,28 @@ def _keys_in_file(
 
 
 def _line_of(keys: Sequence[int | str], root: yaml.Node) -> int:
+    """Return the line of the last of the keys that is in the file."""
     node, line = root, root.start_mark.line
     for key in keys:
-        child = _child(node, key)
-        if child is None:
+        found = _entry(node, key)
+        if found is None:
             break
-        node, line = child, child.start_mark.line
+        start, node = found
+        line = start.start_mark.line
     return line + 1
 
 
 def _child(node: yaml.Node | None, key: int | str) -> yaml.Node | None:
+    found = _entry(node, key)
+    return None if found is None else found[1]
+
+
+def _entry(node: yaml.Node | None, key: int | str) -> tuple[yaml.Node, yaml.Node] | None:
+    """Return where an entry begins (its key, or itself in a list) and what it holds."""
     if isinstance(node, yaml.MappingNode):
         for key_node, value_node in node.value:
             if key_node.value == str(key):
-                child: yaml.Node = value_node
-                return child
+                return key_node, value_node
     if isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
-        item: yaml.Node = node.value[key]
-        return item
+        return node.value[key], node.value[key]
     return None

@@ -48,11 +48,11 @@ VALUES: dict[str, tuple[str, str, str, str]] = {
         "from 61",
     ),
     "range reversed": ("minimum: 500", "minimum: 5000", ":16: workload.prompt.maximum: ", "5000"),
-    "no end": ("  requests: 60\n", "", ":14: workload: ", "one of the two"),
+    "no end": ("  requests: 60\n", "", ":13: workload: ", "one of the two"),
     "two ends": (
         "requests: 60",
         "requests: 60\n  duration: 1 s",
-        ":14: workload: ",
+        ":13: workload: ",
         "one of the two",
     ),
     "no time at all": ("  requests: 60", "  duration: 0 s", ":18: workload.duration: ", "above 0"),
@@ -138,12 +138,6 @@ VALUES: dict[str, tuple[str, str, str, str]] = {
         ": workload: ",
         "Lower prompt",
     ),
-    "length beyond the model": (
-        "tp: 1",
-        "tp: 1, max_model_len: 900000",
-        "workers.max_model_len: ",
-        "at most 131072",
-    ),
 }
 
 
@@ -162,7 +156,7 @@ def test_refused_value_is_told_with_its_place(case: str, tmp_path: Path, capsys:
 
 
 FILES: dict[str, tuple[bytes, str]] = {
-    "nested without end": (b"a: " + b"[" * 5000, "nested too deep"),
+    "nested without end": (b"a: " + b"[" * 1000, "nested too deep"),
     "two documents": (TINY.encode() + b"---\na: 1\n", "another document"),
     "code": (b"name: !!python/object/apply:os.system [pwd]\n", "could not determine a constr"),
     "not text": (b"\xff\xfe\x00", "not UTF-8 text"),

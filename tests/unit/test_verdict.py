@@ -153,6 +153,14 @@ def test_fabric_that_finished_nothing_does_not_win() -> None:
     assert not verdict.text.startswith("zcube")
 
 
+def test_fleet_that_served_nothing_is_not_compared() -> None:
+    verdicts = judge(
+        comparison(design("roft", "ecmp", aborted(20)), design("zcube", "ecmp", aborted(20)))
+    )
+    assert verdicts[0].finding == "nothing_served"
+    assert {verdict.topic for verdict in verdicts} == {"load", "lost"}
+
+
 def test_policies_that_differ_are_told_by_fabric() -> None:
     verdicts = [
         v

@@ -140,6 +140,9 @@ def main() -> None:
         cli.main(standalone_mode=False)
     except click.exceptions.Abort:
         _fail("interrupted", 130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(2)
     except click.ClickException as error:
         _fail(error.format_message(), 2)
     except KvfabricError as error:

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from kvfabric.app.render import render_plan
 from kvfabric.app.resolve import Overrides, apply_overrides, resolve
-from kvfabric.app.scenario_file import BUILT_IN, load_scenario
+from kvfabric.app.scenario_file import BUILT_IN, load_scenario, place_of
 from kvfabric.errors import ConfigError, UnsupportedError
 from kvfabric.export.plan_json import comparison_to_dict
 from kvfabric.plan.compare import Comparison, ReportProgress, compare
@@ -39,32 +39,64 @@ def run_plan(
     scenario = apply_overrides(load_scenario(path), overrides)
     folder = Path() if path is None else path.parent
     _check_out(out)
-    with _placed(name):
+    with _placed(path):
         comparison = _compare(resolve(scenario, folder=folder, name=name), jobs or _num_cores())
     verdicts = judge(comparison)
     text = render_plan(comparison, verdicts)
     as_json = json.dumps(comparison_to_dict(comparison, verdicts), indent=2) + "\n"
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "plan.txt").write_text(text, "utf-8")
-        (out / "plan.json").write_text(as_json, "utf-8")
+        _write(out, {"plan.txt": text, "plan.json": as_json})
     return as_json if output_format == "json" else text
 
 
 def _check_out(out: Path | None) -> None:
-    if out is not None and out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file", where="--out", hint="Name a folder")
+    """Refuse, before the long run, a folder that cannot be made or written."""
+    if out is None:
+        return
+    nearest = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise ConfigError(f"{nearest} is a file", where="--out", hint="Name a folder")
+    if not os.access(nearest, os.W_OK):
+        raise ConfigError(f"cannot write in {nearest}", where="--out", hint="Name another folder")
+
+
+def _write(out: Path, files: Mapping[str, str]) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (out / name).write_text(text, "utf-8")
+    except OSError as error:
+        reason = error.strerror or "it cannot be written"
+        raise ConfigError(
+            f"cannot write {out}: {reason}", where="--out", hint="Name another folder"
+        ) from None
+
+
+# What the packages call the keys of a scenario.
+_KEYS = {
+    "context": "context_tokens",
+    "max_model_len": "workers.max_model_len",
+    "tp": "workers.tp",
+    "kv_dtype": "workers.kv_dtype",
+    "weight_dtype": "workers.weight_dtype",
+    "fabric.kind": "fabric.kinds",
+    "fabric.num_gpus": "fabric.kinds",
+    "fabric.num_tiers": "fabric.kinds",
+    "fabric.oversubscription": "fabric.kinds",
+    "": "workers",
+}
 
 
 @contextmanager
-def _placed(name: str) -> Iterator[None]:
-    """Put the scenario's name before the place of a mistake found while building its parts."""
+def _placed(path: Path | None) -> Iterator[None]:
+    """Put file and line before the key of a mistake found while building its parts."""
     try:
         yield
     except ConfigError as error:
-        if name in error.where or Path(error.where.split(":")[0]).exists():
+        name = BUILT_IN if path is None else str(path)
+        if name in error.where or (error.where and Path(error.where.split(":")[0]).exists()):
             raise
-        where = f"{name}: {error.where}" if error.where else name
+        where = place_of(_KEYS.get(error.where, error.where), path)
         kind = UnsupportedError if isinstance(error, UnsupportedError) else ConfigError
         raise kind(error.what, where=where, hint=error.hint) from None
 

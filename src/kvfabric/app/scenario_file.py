@@ -79,6 +79,15 @@ def load_scenario(path: Path | None) -> Scenario:
     return parse_scenario(text, str(path))
 
 
+def place_of(key: str, path: Path | None) -> str:
+    """Return file, line and key, for a mistake found after the file was read."""
+    text = built_in_text() if path is None else path.read_text("utf-8")
+    name = BUILT_IN if path is None else str(path)
+    root = _Loader(text).get_single_node()
+    assert root is not None, "the file was read before"
+    return f"{name}:{_line_of(key.split('.'), root)}: {key}"
+
+
 def parse_scenario(text: str, name: str) -> Scenario:
     """Return the scenario of a YAML text; ``name`` stands for the file in messages."""
     try:

@@ -24,6 +24,8 @@ class Verdict:
 
 def judge(comparison: Comparison) -> tuple[Verdict, ...]:
     """Return the findings of a plan, most important first."""
+    if all(design.summary.counts.finished == 0 for design in comparison.designs):
+        return (_nothing_served(comparison), *_lost(comparison))
     return (
         _load(comparison),
         _slo(comparison),
@@ -33,6 +35,15 @@ def judge(comparison: Comparison) -> tuple[Verdict, ...]:
         *_disaggregation(comparison),
         *_lost(comparison),
     )
+
+
+def _nothing_served(comparison: Comparison) -> Verdict:
+    longest = comparison.fleet.scheduler.max_model_len
+    text = (
+        "Nothing was served: not one request finished. A worker takes requests of up to"
+        f" {longest:,} tokens. Latencies and comparisons would mean nothing."
+    )
+    return Verdict("load", "nothing_served", text)
 
 
 def _load(comparison: Comparison) -> Verdict:

@@ -12,6 +12,8 @@ from kvfabric.plan.verdict import SAME_WITHIN, Verdict
 
 NOT_MODELLED = (
     "PFC pauses, queues and packets: max-min fair flows stand for good end-to-end rate control",
+    "what transports lose: a lone hand-off fills its NICs (a published system reached 74 %)",
+    "expert parallelism: prefill of mixture-of-experts models is 1.6 to 2 times too fast",
     "propagation and switch latency (microseconds beside transfers of milliseconds)",
     "asynchronous scheduling, speculative decoding, LoRA, and layer-wise streaming of the KV cache",
     "other traffic on the fabric (collectives, storage)",

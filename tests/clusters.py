@@ -96,6 +96,7 @@ class Cluster:
     setup_ns: int = 100
     signal_interval_ns: int = 5000
     prefix_caching: bool = True
+    async_scheduling: bool = False
 
 
 def rank_bytes(num_tokens: int) -> tuple[int, ...]:
@@ -122,7 +123,11 @@ def build(cluster: Cluster, workload: Workload, network: ConstantNetwork) -> Sim
         (Scheduler(scheduler_config(cluster)), _executor(cluster, lengths, worker))
         for worker in range(num_workers)
     ]
-    config = SimulationConfig(transfer_setup_ns=cluster.setup_ns, max_tokens=cluster.max_tokens)
+    config = SimulationConfig(
+        transfer_setup_ns=cluster.setup_ns,
+        max_tokens=cluster.max_tokens,
+        async_scheduling=cluster.async_scheduling,
+    )
     coordinator = Coordinator(coordinator_config, router)
     return Simulation(config, workload, coordinator, workers, network)
 

@@ -1,11 +1,11 @@
 """An independent vLLM V1 scheduler, request by request and step by step: the oracle of ours.
 
-Written from the rules (synchronous scheduling, running first, admission of whole prompts, youngest
+Written from the rules (one or two steps out, running first, admission of whole prompts, youngest
 preempted, own prefix found again, no admission in a step that preempted), sharing no code with the
 package and none of its short cuts: lists, one iteration at a time, no decode totals.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,8 +16,10 @@ class Job:
     arrival: int
     prompt: int
     output: int
+    limit: int  # most output tokens, known to the scheduler; ``output`` is not
     computed: int = 0
     produced: int = 0
+    expected: int = 0  # tokens of steps that are out
     blocks: list[int] = field(default_factory=list[int])
     first: int | None = None
     last: int | None = None
@@ -26,7 +28,11 @@ class Job:
 
     @property
     def tokens(self) -> int:
-        return self.prompt + self.produced
+        return self.prompt + self.produced + self.expected
+
+    @property
+    def is_at_limit(self) -> bool:
+        return self.produced + self.expected >= self.limit
 
 
 @dataclass
@@ -75,30 +81,42 @@ def simulate(
     jobs: Sequence[Job],
     limits: Limits,
     step_ns: Callable[[int, int, list[tuple[int, int]]], int],
+    depth: int = 1,
 ) -> None:
-    """Fill in first, last and preemptions; ``step_ns(num_decodes, context, prefill chunks)``."""
+    """Fill in first, last and preemptions; ``step_ns(num_decodes, context, prefill chunks)``.
+
+    ``depth`` steps may be out: 1 is synchronous scheduling, 2 asynchronous.
+    """
     pool = Pool(limits.num_blocks)
     waiting: list[Job] = []
     running: list[Job] = []
     pending = sorted(jobs, key=lambda job: (job.arrival, job.ident))
-    now = 0
+    out: deque[tuple[Plan, int]] = deque()
+    now = busy_until = 0
     while pending or waiting or running:
         while pending and pending[0].arrival <= now:
             waiting.append(pending.pop(0))
-        plan = _plan(waiting, running, pool, limits)
-        if not plan:
+        plan = _plan(waiting, running, pool, limits, is_alone=not out)
+        if plan:
+            decodes = [before for job, _, before in plan if not job.prefilling]
+            chunks = [(count, before) for job, count, before in plan if job.prefilling]
+            busy_until = max(now, busy_until) + step_ns(len(decodes), sum(decodes), chunks)
+            out.append((_expect(plan), busy_until))
+            if len(out) < depth:
+                continue
+        if out:
+            plan, now = out.popleft()
+            _apply(plan, waiting, running, pool, now)
+        else:
             now = max(now, pending[0].arrival)
-            continue
-        decodes = [before for job, _, before in plan if not job.prefilling]
-        chunks = [(count, before) for job, count, before in plan if job.prefilling]
-        now += step_ns(len(decodes), sum(decodes), chunks)
-        _apply(plan, running, pool, now)
 
 
-def _plan(waiting: list[Job], running: list[Job], pool: Pool, limits: Limits) -> Plan:
+def _plan(
+    waiting: list[Job], running: list[Job], pool: Pool, limits: Limits, *, is_alone: bool
+) -> Plan:
     plan, has_preempted = _plan_running(waiting, running, pool, limits)
     budget = limits.budget - sum(count for _, count, _ in plan)
-    if not has_preempted or not plan:
+    if not has_preempted or (is_alone and not plan):
         _admit(waiting, running, pool, limits, plan, budget)
     return plan
 
@@ -111,6 +129,9 @@ def _plan_running(
     budget, index = limits.budget, 0
     while index < len(running):
         job = running[index]
+        if job.produced + job.expected and job.is_at_limit:
+            index += 1
+            continue
         count = min(job.tokens - job.computed, budget)
         need = -(-(job.computed + count) // limits.block_size) - len(job.blocks)
         while need > len(pool.free):
@@ -129,7 +150,7 @@ def _plan_running(
 
 
 def _preempt(job: Job, pool: Pool, block_size: int) -> None:
-    pool.give(job, job.computed // block_size)
+    pool.give(job, (job.computed - job.expected) // block_size)
     job.computed = 0
     job.prefilling = True
     job.preemptions += 1
@@ -166,16 +187,27 @@ def _own_prefix(job: Job, pool: Pool, size: int) -> list[int]:
     return hits
 
 
-def _apply(plan: Plan, running: list[Job], pool: Pool, now: int) -> None:
-    for job, count, _ in plan:
+def _expect(plan: Plan) -> Plan:
+    """Count the step's tokens as there; keep only the jobs that get one."""
+    sampled: Plan = []
+    for job, count, before in plan:
         job.computed += count
-        if job.computed < job.tokens:
-            continue
+        if job.computed == job.tokens:
+            job.expected += 1
+            job.prefilling = False
+            sampled.append((job, count, before))
+    return sampled
+
+
+def _apply(plan: Plan, waiting: list[Job], running: list[Job], pool: Pool, now: int) -> None:
+    for job, _, _ in plan:
+        if job.last is not None:
+            continue  # ended a step ago
+        job.expected -= 1
         job.produced += 1
-        job.prefilling = False
         if job.first is None:
             job.first = now
-        if job.produced == job.output:
+        if job.produced == min(job.output, job.limit):
             job.last = now
-            running.remove(job)
-            pool.give(job, job.computed // 10**9)
+            (running if job in running else waiting).remove(job)
+            pool.give(job, 0)

@@ -13,6 +13,7 @@ from kvfabric.protocol.record import Outcome, RequestRecord
 from kvfabric.protocol.step import StepShape
 from kvfabric.protocol.workload import RequestSpec
 from kvfabric.serving.router import RoutingPolicy
+from kvfabric.sim.simulation import RunResult
 
 HASH_TOKENS = 8
 
@@ -40,6 +41,7 @@ def requests(draw: st.DrawFn, max_size: int = 16) -> list[RequestSpec]:
                 block_hashes=hashes,
                 after_request_id=after if is_turn else None,
                 think_ns=draw(st.sampled_from([0, 700])),
+                max_tokens=draw(st.sampled_from([None, None, 1, 20, 30])),
             )
         )
     return specs
@@ -59,7 +61,14 @@ def clusters(draw: st.DrawFn) -> Cluster:
         policy=draw(st.sampled_from(list(RoutingPolicy))),
         hash_block_tokens=HASH_TOKENS,
         prefix_caching=draw(st.booleans()),
+        async_scheduling=draw(st.booleans()),
     )
+
+
+def limit(spec: RequestSpec, cluster: Cluster) -> int:
+    """Return the most output tokens the control allows a request."""
+    room = cluster.max_model_len - spec.num_prompt_tokens
+    return room if spec.max_tokens is None else min(spec.max_tokens, room)
 
 
 def assert_ordered(record: RequestRecord) -> None:
@@ -91,9 +100,8 @@ def test_every_request_finishes_and_every_block_comes_back(
     by_id = {spec.request_id: spec for spec in specs}
     for record in result.records:
         spec = by_id[record.request_id]
-        room = cluster.max_model_len - spec.num_prompt_tokens
         assert record.outcome is Outcome.FINISHED
-        assert record.num_output_tokens == min(spec.num_output_tokens, room)
+        assert record.num_output_tokens == min(spec.num_output_tokens, limit(spec, cluster))
         assert_ordered(record)
     assert simulation.num_held_blocks == 0
 
@@ -114,15 +122,23 @@ def test_bytes_moved_are_tokens_times_bytes_per_token(
     assert network.moved_bytes == sent
 
 
-@given(requests(), clusters())
+cancellations = st.lists(st.tuples(st.integers(0, 24), st.integers(0, 60_000)), max_size=15)
+
+
+@settings(max_examples=200)
+@given(requests(), clusters(), cancellations)
 def test_runs_of_iterations_give_the_same_result_as_single_steps(
-    specs: list[RequestSpec], cluster: Cluster
+    specs: list[RequestSpec], cluster: Cluster, cancels: list[tuple[int, int]]
 ) -> None:
     """Cost follows events: jumping over undisturbed decode iterations changes no decision."""
-    jump = build(cluster, workload(specs, HASH_TOKENS), ConstantNetwork()).run()
-    single = build(
-        replace(cluster, max_iterations=1), workload(specs, HASH_TOKENS), ConstantNetwork()
-    ).run()
+    results: list[RunResult] = []
+    for max_iterations in (1 << 62, 1):
+        stepping = replace(cluster, max_iterations=max_iterations)
+        simulation = build(stepping, workload(specs, HASH_TOKENS), ConstantNetwork())
+        for request_id, time_ns in cancels:
+            simulation.cancel_at(request_id, time_ns)
+        results.append(simulation.run())
+    jump, single = results
     assert jump.records == single.records
     assert jump.log_digest == single.log_digest
     assert jump.num_iterations == single.num_iterations
@@ -138,11 +154,7 @@ def test_the_same_run_twice_gives_the_same_log(specs: list[RequestSpec], cluster
 
 
 @settings(max_examples=60)
-@given(
-    requests(),
-    clusters(),
-    st.lists(st.tuples(st.integers(0, 24), st.integers(0, 60_000)), max_size=15),
-)
+@given(requests(), clusters(), cancellations)
 def test_cancelled_requests_leave_no_block_behind(
     specs: list[RequestSpec], cluster: Cluster, cancels: list[tuple[int, int]]
 ) -> None:
@@ -190,7 +202,8 @@ def test_scheduler_decides_as_the_request_by_request_reference(
             s.request_id,
             s.arrival_ns,
             s.num_prompt_tokens,
-            min(s.num_output_tokens, cluster.max_model_len - s.num_prompt_tokens),
+            s.num_output_tokens,
+            limit(s, cluster),
         )
         for s in plain
     ]
@@ -198,7 +211,8 @@ def test_scheduler_decides_as_the_request_by_request_reference(
         cluster.num_blocks, cluster.block_size, cluster.max_num_seqs, cluster.max_num_batched_tokens
     )
     model = LinearModel()
-    simulate(jobs, limits, lambda n, s, p: model.mixed_step_ns(StepShape(n, s, tuple(p))))
+    depth = 2 if cluster.async_scheduling else 1
+    simulate(jobs, limits, lambda n, s, p: model.mixed_step_ns(StepShape(n, s, tuple(p))), depth)
     ours = [(r.first_token_ns, r.finished_ns, r.num_preemptions) for r in result.records]
     assert ours == [(job.first, job.last, job.preemptions) for job in jobs]
 

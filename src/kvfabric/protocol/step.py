@@ -27,7 +27,7 @@ class DecodeJoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """One step, or up to ``max_iterations`` identical decode iterations.
+    """One step, or the first of several identical decode iterations.
 
     The decode batch is carried as totals; the requests in it are the ones that joined and have not
     left. Iteration i (from 0) reads ``context_tokens + i * num_decodes`` tokens of KV cache.
@@ -35,8 +35,7 @@ class StepPlan:
     Attributes:
         num_decodes: requests that decode one token per iteration.
         context_tokens: tokens in their caches before the first iteration, summed.
-        prefill: chunks computed in the same step; then ``max_iterations`` is 1.
-        max_iterations: iterations that may run before the scheduler must be asked again.
+        prefill: chunks computed in the same step.
         joined: requests whose KV cache was received and that decode from this step on, in order. A
             request whose last prefill chunk ran decodes from the next step on without being named.
         left: requests that are gone from the batch or their prefill without having finished
@@ -46,7 +45,6 @@ class StepPlan:
     num_decodes: int
     context_tokens: int
     prefill: tuple[PrefillChunk, ...]
-    max_iterations: int
     joined: tuple[DecodeJoin, ...] = ()
     left: tuple[int, ...] = ()
 

@@ -19,6 +19,8 @@ class RequestSpec:
             the output. Empty: nothing of this request can be reused.
         after_request_id: the earlier turn of the same session, or None.
         think_ns: pause between that turn's end and this arrival.
+        max_tokens: most output tokens the client asks for; None leaves it to the run. A benchmark
+            of fixed lengths asks for exactly ``num_output_tokens``, and the control knows it.
     """
 
     request_id: int
@@ -28,6 +30,7 @@ class RequestSpec:
     block_hashes: tuple[int, ...] = ()
     after_request_id: int | None = None
     think_ns: int = 0
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""The running decode batch as a handful of integers, so that an iteration touches no request."""
+"""The running decode batch as a handful of integers, so that an iteration touches no request.
+
+The batch stands where the scheduler has planned to, which may be ahead of what has run.
+"""
 
 import heapq
 from collections.abc import Iterator
@@ -9,21 +12,22 @@ from kvfabric.serving.request import Request, RequestState
 class DecodeBatch:
     """Requests that produce one token per iteration.
 
-    ``tick`` counts iterations. A request needs a new block in the iteration where the tokens in its
-    cache are a multiple of the block size; since every request gains one token per iteration, that
-    is a fixed phase of the tick, and the requests of one phase share a bucket.
+    ``tick`` counts the iterations planned. A request needs a new block in the iteration where the
+    tokens in its cache are a multiple of the block size; since every request gains one token per
+    iteration, that is a fixed phase of the tick, and the requests of one phase share a bucket.
 
     Invariants:
         I1. ``size`` is the number of requests in all buckets.
         I2. ``context_tokens`` is the sum of ``context(request)`` over them.
     """
 
-    __slots__ = ("_buckets", "_limits", "block_size", "context_tokens", "size", "tick")
+    __slots__ = ("_buckets", "_limits", "block_size", "context_tokens", "size", "tick", "version")
 
     def __init__(self, block_size: int) -> None:
         """Start empty at tick 0."""
         self.block_size = block_size
         self.tick = 0
+        self.version = 0  # counts joins and leaves
         self.size = 0
         self.context_tokens = 0
         self._buckets: list[dict[int, Request]] = [{} for _ in range(block_size)]
@@ -43,6 +47,7 @@ class DecodeBatch:
         limit_tick = self.tick + request.max_tokens - request.num_outputs
         heapq.heappush(self._limits, (limit_tick, request.request_id, request))
         self.size += 1
+        self.version += 1
         self.context_tokens += context_tokens
 
     def leave(self, request: Request) -> None:
@@ -53,6 +58,7 @@ class DecodeBatch:
         request.num_computed = context
         request.in_batch = False
         self.size -= 1
+        self.version += 1
         self.context_tokens -= context
 
     def _bucket(self, request: Request) -> dict[int, Request]:
@@ -72,11 +78,11 @@ class DecodeBatch:
         return len(self._buckets[self.tick % self.block_size])
 
     def iterations_within(self, num_free: int) -> int:
-        """Return how many iterations can run after the coming one on ``num_free`` blocks."""
+        """Return how many more iterations can run on ``num_free`` blocks."""
         buckets, size = self._buckets, self.block_size
         whole, left = divmod(num_free, self.size)
         ahead = whole * size
-        tick = self.tick + 1
+        tick = self.tick
         while True:
             left -= len(buckets[(tick + ahead) % size])
             if left < 0:
@@ -99,7 +105,7 @@ class DecodeBatch:
         return limit_tick == request.join_tick + request.max_tokens - request.num_outputs
 
     def advance(self, num_iterations: int) -> None:
-        """Count iterations that have run."""
+        """Plan iterations."""
         self.context_tokens += self.size * num_iterations
         self.tick += num_iterations
 
@@ -108,7 +114,8 @@ class DecodeBatch:
         reached: list[Request] = []
         while self._limits and self._limits[0][0] <= self.tick:
             limit_tick, _, request = heapq.heappop(self._limits)
-            if self._is_current(limit_tick, request):
+            is_twice = bool(reached) and reached[-1] is request  # left and came back in one tick
+            if not is_twice and self._is_current(limit_tick, request):
                 reached.append(request)
         return reached
 

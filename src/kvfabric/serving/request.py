@@ -20,6 +20,8 @@ class RequestState(Enum):
     WAITING = "waiting"
     PREFILLING = "prefilling"  # some of its prompt is being computed or has been
     DECODING = "decoding"
+    FINISHING = "finishing"  # its last token, by limit, is in a step that is out
+    LEAVING = "leaving"  # cancelled, blocks kept until the steps that use them are over
     HELD = "held"  # prompt computed, blocks kept for the hand-off
     AWAITING_KV = "awaiting_kv"  # blocks reserved, bytes not there yet
     LOADED = "loaded"  # bytes arrived, not yet in a step
@@ -30,6 +32,7 @@ class RequestState(Enum):
 class Request:
     """Mutable state; never leaves the serving package.
 
+    All counts stand where the scheduler has planned to: tokens of steps that are out are in them.
     Token positions ``[0, num_computed)`` are in the cache. While a request decodes, that number is
     ``join_context + (tick - join_tick)`` and is not stored, so that an iteration touches nobody.
     """

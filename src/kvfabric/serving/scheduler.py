@@ -1,12 +1,17 @@
 """Which requests run in the next step of one worker: vLLM V1's rules as a state machine.
 
-The caller alternates ``schedule`` and ``complete`` and may call ``handle`` at any time. Requests of
-the running decode batch are not touched while nothing disturbs them; see ``decode_batch``.
+``schedule`` plans a step and counts its tokens as there; ``complete`` ends the oldest step that is
+out. A driver that alternates the two schedules synchronously. One that plans step m + 1 while m
+runs schedules asynchronously, as vLLM does by default; the rules here are the same. ``handle`` may
+be called at any time. Requests of the running decode batch are not touched while nothing disturbs
+them; see ``decode_batch``.
 
 Rules (vLLM V1, 0.19): running requests first, one token budget per step, chunked prefill with at
 most one partial prompt, first come first served, a waiting request is admitted only when all its
 tokens fit, the youngest is preempted by recompute and later hits its own cached prefix, nothing is
-admitted in a step that preempted. Asynchronous scheduling is not modelled here.
+admitted in a step that preempted. A request at its token limit is in no later step, but keeps its
+blocks and its place until its last step is complete; one that ends before its limit may be in the
+next step already, whose token for it is dropped.
 """
 
 from collections import deque
@@ -30,6 +35,10 @@ from kvfabric.serving.commands import (
 from kvfabric.serving.config import SchedulerConfig
 from kvfabric.serving.decode_batch import DecodeBatch
 from kvfabric.serving.request import Goal, Request, RequestState
+from kvfabric.serving.step_out import StepOut
+from kvfabric.serving.waiting_queue import WaitingQueue
+
+MAX_STEPS_OUT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +62,14 @@ class Scheduler:
         "_batch",
         "_config",
         "_doomed",
-        "_first_decodes",
         "_left",
         "_loaded",
+        "_may_admit",
         "_num_prompt_tokens",
-        "_num_queued_tokens",
+        "_out",
         "_partial",
-        "_plan",
+        "_prompts",
+        "_received",
         "_requests",
         "_running",
         "_waiting",
@@ -77,15 +87,16 @@ class Scheduler:
         )
         self._batch = DecodeBatch(config.block_size)
         self._requests: dict[int, Request] = {}
-        self._waiting: deque[Request] = deque()
+        self._waiting = WaitingQueue()
         self._loaded: deque[Request] = deque()
         self._running: dict[int, Request] = {}  # oldest first
         self._partial: Request | None = None  # the one prompt that is computed in part
-        self._first_decodes: list[Request] = []  # in the step that is out
+        self._out: deque[StepOut] = deque()  # planned and not completed, oldest first
+        self._received: list[Request] = []  # of the step being planned, see StepOut
+        self._prompts: list[tuple[Request, bool]] = []  # likewise
         self._left: list[int] = []  # gone since the last plan, for the executor
-        self._doomed: dict[int, Request] = {}  # cancelled while their step is out
-        self._plan: StepPlan | None = None
-        self._num_queued_tokens = 0
+        self._doomed: dict[int, int] = {}  # cancelled: steps to complete until blocks are free
+        self._may_admit = False  # something changed since the last look at who may come in
         self._num_prompt_tokens = 0
         self.num_preemptions = 0
 
@@ -98,8 +109,8 @@ class Scheduler:
 
     @property
     def is_stepping(self) -> bool:
-        """Return whether a plan is out."""
-        return self._plan is not None
+        """Return whether a step is out."""
+        return bool(self._out)
 
     @property
     def num_running(self) -> int:
@@ -117,22 +128,24 @@ class Scheduler:
 
     def signal(self, now_ns: int) -> WorkerSignal:
         """Return what the worker reports to the router."""
-        return WorkerSignal(
-            now_ns, self._num_queued_tokens, len(self._requests), self._num_prompt_tokens
-        )
+        partial = self._partial
+        rest = 0 if partial is None else partial.num_tokens - partial.num_computed
+        num_queued_tokens = self._waiting.num_tokens + rest
+        return WorkerSignal(now_ns, num_queued_tokens, len(self._requests), self._num_prompt_tokens)
 
     def should_interrupt(self) -> bool:
-        """Return whether a run of decode iterations should end after the current one.
+        """Return whether a run of decode iterations should make room for planning.
 
-        True when something that arrived meanwhile may change the next step. Ending a run early
-        never changes a decision, it only costs another call.
+        True when something that arrived meanwhile may change the next step. Planning sooner never
+        changes a decision, it only costs another call.
         """
-        if self._plan is None or self._plan.max_iterations == 1:
+        return bool(self._doomed) or self._may_let_in()
+
+    def _may_let_in(self) -> bool:
+        """Return whether somebody might get in who could not at the last look."""
+        if not self._may_admit or len(self._running) >= self._config.max_num_seqs:
             return False
-        if self._doomed:
-            return True
-        has_place = len(self._running) < self._config.max_num_seqs
-        return has_place and bool(self._loaded or self._waiting)
+        return bool(self._loaded or self._waiting)
 
     # ------------------------------------------------------------------ commands
 
@@ -163,26 +176,15 @@ class Scheduler:
         )
         self._requests[request.request_id] = request
         self._num_prompt_tokens += request.num_prompt_tokens
-        self._enqueue(request)
-
-    def _enqueue(self, request: Request, *, front: bool = False) -> None:
-        request.state = RequestState.WAITING
-        if front:
-            self._waiting.appendleft(request)
-        else:
-            self._waiting.append(request)
-        self._num_queued_tokens += request.num_tokens
-
-    def _dequeue(self) -> Request:
-        request = self._waiting.popleft()
-        self._num_queued_tokens -= request.num_tokens
-        return request
+        self._may_admit |= not self._waiting
+        self._waiting.append(request)
 
     def _kv_arrived(self, request_id: int) -> None:
         request = self._requests[request_id]
         assert request.state is RequestState.AWAITING_KV, "KV arrived for a request without blocks"
         request.state = RequestState.LOADED
         self._loaded.append(request)
+        self._may_admit = True
 
     def _release_held(self, request_id: int) -> None:
         request = self._requests[request_id]
@@ -193,24 +195,20 @@ class Scheduler:
         request = self._requests.get(request_id)
         if request is None:
             return []
-        if request_id in self._running and self._plan is not None:
-            self._doomed[request_id] = request  # its blocks are in use until the step ends
+        if request_id in self._running and self._out:
+            self._doomed.setdefault(request_id, len(self._out))  # a step uses its blocks
             return []
         self._remove(request)
         return [Cancelled(request_id)]
 
     def _remove(self, request: Request) -> None:
         """Take a request out of whatever holds it and give its blocks back."""
-        match request.state:
-            case RequestState.WAITING:
-                self._waiting.remove(request)
-                self._num_queued_tokens -= request.num_tokens
-            case RequestState.LOADED:
-                self._loaded.remove(request)
-            case RequestState.PREFILLING | RequestState.DECODING:
-                self._stop_running(request)
-            case _:
-                pass
+        if request.state is RequestState.WAITING:
+            self._waiting.remove(request)
+        elif request.state is RequestState.LOADED:
+            self._loaded.remove(request)
+        elif request.request_id in self._running:
+            self._stop_running(request)
         self._drop(request)
 
     def _stop_running(self, request: Request) -> None:
@@ -220,10 +218,10 @@ class Scheduler:
             self._batch.leave(request)
         if self._partial is request:
             self._partial = None
-            self._num_queued_tokens -= request.num_tokens - request.num_computed
 
     def _drop(self, request: Request) -> None:
         request.state = RequestState.GONE
+        self._may_admit = True
         del self._requests[request.request_id]
         self._num_prompt_tokens -= request.num_prompt_tokens
         if request.request_id in self.kv.tables:
@@ -232,8 +230,9 @@ class Scheduler:
     # ------------------------------------------------------------------ deciding a step
 
     def schedule(self, now_ns: int) -> Decision:
-        """Decide the next step; nothing may be out. Idle workers get ``Decision(None)``."""
-        assert self._plan is None, "schedule before the last step was completed"
+        """Plan the next step; at most one may be out. Returns ``Decision(None)`` for no step."""
+        assert len(self._out) < MAX_STEPS_OUT, "two steps are out already"
+        self._stop_doomed()
         has_preempted = self._make_room_for_growth()
         chunks: list[PrefillChunk] = []
         budget = self._config.max_num_batched_tokens - self._batch.size
@@ -241,10 +240,21 @@ class Scheduler:
             has_preempted |= self._continue_partial(chunks, budget)
             budget -= sum(chunk.num_tokens for chunk in chunks)
         reserved: list[int] = []
-        if not has_preempted or not (self._batch.size or chunks):
+        self._may_admit = has_preempted
+        if not has_preempted or not (self._batch.size or chunks or self._out):
             self._admit(chunks, reserved, budget, now_ns)
-        self._plan = self._make_plan(tuple(chunks), has_preempted=has_preempted)
-        return Decision(self._plan, tuple(reserved))
+        plan = self._make_plan(tuple(chunks))
+        if plan is not None:
+            self._out.append(self._plan_ahead(plan, has_preempted=has_preempted))
+        return Decision(plan, tuple(reserved))
+
+    def _stop_doomed(self) -> None:
+        """Keep cancelled requests out of what is planned from now on."""
+        for request_id in self._doomed:
+            if request_id in self._running:
+                request = self._running[request_id]
+                self._stop_running(request)
+                request.state = RequestState.LEAVING
 
     def _make_room_for_growth(self) -> bool:
         """Give every decoding request its next block, preempting the youngest until it fits."""
@@ -258,15 +268,17 @@ class Scheduler:
 
     def _preempt_youngest(self) -> Request:
         request = self._running[next(reversed(self._running))]
+        has_token_out = bool(self._out) and request.state is not RequestState.PREFILLING
         self._stop_running(request)
-        self.kv.remember(request.request_id, request.keys, 0, request.num_computed)
+        known_tokens = request.num_computed - has_token_out
+        self.kv.remember(request.request_id, request.keys, 0, known_tokens)
         self.kv.release(request.request_id)
         request.num_computed = 0
         request.num_preemptions += 1
         self.num_preemptions += 1
         if request.goal is Goal.DECODE:
             request.goal = Goal.GENERATE  # what it received is gone; recompute it here
-        self._enqueue(request, front=True)
+        self._waiting.put_first(request)
         return request
 
     def _continue_partial(self, chunks: list[PrefillChunk], budget: int) -> bool:
@@ -290,11 +302,9 @@ class Scheduler:
         end = history + num_tokens
         request.num_computed = end
         is_last = end == request.num_tokens
-        if self._partial is request:
-            self._num_queued_tokens -= num_tokens
-        elif not is_last:
-            self._num_queued_tokens += request.num_tokens - end
         self._partial = None if is_last else request
+        if is_last:
+            self._prompts.append((request, request.num_outputs == 0))
         self._remember_known(request, history // self.kv.block_size, end)
         return PrefillChunk(request.request_id, num_tokens, history, is_last)
 
@@ -313,10 +323,10 @@ class Scheduler:
         while self._loaded and budget > 0 and len(self._running) < max_num_seqs:
             request = self._loaded.popleft()
             self._run(request, RequestState.DECODING, now_ns)
-            self._first_decodes.append(request)
+            self._received.append(request)
             budget -= 1
         while self._waiting and budget > 0 and len(self._running) < max_num_seqs:
-            request = self._waiting[0]
+            request = self._waiting.head
             if request.goal is Goal.DECODE:
                 if not self._reserve(request):
                     return
@@ -333,7 +343,7 @@ class Scheduler:
         """Reserve the blocks of the whole prompt, or return False and change nothing."""
         if not self.kv.admit(request.request_id, [], request.num_prompt_tokens):
             return False
-        self._dequeue()
+        self._waiting.pop()
         request.state = RequestState.AWAITING_KV
         return True
 
@@ -344,7 +354,7 @@ class Scheduler:
         num_tokens = min(request.num_tokens - num_cached, budget)
         is_admitted = self.kv.admit(request.request_id, hits, num_cached + num_tokens)
         assert is_admitted, "a request that fits whole fits in part"
-        self._dequeue()
+        self._waiting.pop()
         request.num_computed = num_cached
         if request.num_preemptions == 0:
             request.num_cached_tokens = num_cached
@@ -357,109 +367,162 @@ class Scheduler:
         if request.first_scheduled_ns is None:
             request.first_scheduled_ns = now_ns
 
-    def _make_plan(
-        self, chunks: tuple[PrefillChunk, ...], *, has_preempted: bool
-    ) -> StepPlan | None:
-        batch, first = self._batch, self._first_decodes
-        num_decodes = batch.size + len(first)
+    def _make_plan(self, chunks: tuple[PrefillChunk, ...]) -> StepPlan | None:
+        batch, received = self._batch, self._received
+        num_decodes = batch.size + len(received)
         if not num_decodes and not chunks:
             return None
-        joined = tuple(DecodeJoin(r.request_id, r.num_prompt_tokens - 1) for r in first)
+        joined = tuple(DecodeJoin(r.request_id, r.num_prompt_tokens - 1) for r in received)
         left, self._left = tuple(self._left), []
         return StepPlan(
             num_decodes=num_decodes,
             context_tokens=batch.context_tokens + sum(j.num_context_tokens for j in joined),
             prefill=chunks,
-            max_iterations=1 if chunks or joined or has_preempted else self._run_length(),
             joined=joined,
             left=left,
         )
 
-    def _run_length(self) -> int:
-        """Return how many identical iterations blocks and token limits allow."""
-        by_blocks = 1 + self._batch.iterations_within(self.kv.num_free)
-        return min(by_blocks, self._batch.iterations_to_limit())
+    # ------------------------------------------------------------------ planning ahead
+
+    def _plan_ahead(self, plan: StepPlan, *, has_preempted: bool) -> StepOut:
+        """Count a step's tokens as there, so that the next one can be planned."""
+        may_repeat = not (plan.prefill or plan.joined or has_preempted)
+        out = StepOut(plan, 0, may_repeat, 1, self._received, self._prompts)
+        self._received, self._prompts = [], []
+        self._batch.advance(1)
+        self._end_at_limit(out)
+        for request in out.received:
+            self._expect_token(request, out)
+        for request, _ in out.prompts:
+            if request.goal is not Goal.PREFILL:
+                self._expect_token(request, out)
+        out.batch_version = self._batch.version
+        return out
+
+    def _end_at_limit(self, out: StepOut) -> None:
+        """Take the requests that reach their token limit out of the batch."""
+        for request in self._batch.pop_at_limit():
+            self._batch.leave(request)
+            self._expect_end(request, out)
+
+    def _expect_token(self, request: Request, out: StepOut) -> None:
+        """Count a token sampled outside the batch; the request decodes from the next step on."""
+        request.num_outputs += 1
+        if request.num_outputs >= request.max_tokens:
+            self._expect_end(request, out)
+        else:
+            self._batch.join(request, request.num_tokens - 1)
+
+    def _expect_end(self, request: Request, out: StepOut) -> None:
+        request.state = RequestState.FINISHING
+        out.ending.append(request)
+        self._left.append(request.request_id)  # the executor cannot know
+
+    def run_length(self) -> int:
+        """Return how many iterations the one step that is out may run before planning the next.
+
+        Asked when the step starts; all of them have the same batch. Bounded by free blocks and
+        token limits.
+        """
+        (out,) = self._out
+        is_same = out.may_repeat and not out.ending and out.batch_version == self._batch.version
+        if not is_same or not self._batch.size or self._partial is not None:
+            return 1
+        if self._doomed or self._may_let_in():
+            return 1
+        by_blocks = self._batch.iterations_within(self.kv.num_free)
+        return 1 + min(by_blocks, self._batch.iterations_to_limit())
+
+    def extend(self, num_iterations: int) -> None:
+        """Count the step that is out as one of ``num_iterations`` iterations in total."""
+        self._extend(self._out[0], num_iterations)
+
+    def _extend(self, out: StepOut, num_iterations: int) -> None:
+        more = num_iterations - out.num_iterations
+        if not more:
+            return
+        may_run = out.may_repeat and not out.ending and more <= self._batch.iterations_to_limit()
+        assert more > 0, "ran less than was counted"
+        assert may_run, "ran more than was planned"
+        out.num_iterations = num_iterations
+        for request in self._batch.growing(0, more):
+            self.kv.append_block(request.request_id)
+        self._batch.advance(more)
+        self._end_at_limit(out)
 
     # ------------------------------------------------------------------ applying a step
 
     def complete(self, result: StepResult, now_ns: int) -> list[WorkerEvent]:
-        """Apply what ran and return what became of requests, in a fixed order."""
+        """Apply what the oldest step did; return what became of requests, in a fixed order."""
         del now_ns
-        plan, self._plan = self._plan, None
-        assert plan is not None, "completed a step that was not scheduled"
-        assert 1 <= result.num_iterations <= plan.max_iterations, "ran more than was planned"
-        self._advance_batch(result.num_iterations)
-        reported = frozenset(result.finished)
-        events: list[WorkerEvent] = [
-            self._finish(request, reported) for request in self._decodes_finished(result.finished)
-        ]
-        for request in self._first_decodes:
-            events.append(FirstToken(request.request_id))
-            self._after_token(request, reported, events)
-        self._first_decodes = []
-        for chunk in plan.prefill:
-            if chunk.is_last:
-                self._after_prompt(self._requests[chunk.request_id], reported, events)
+        assert self._out, "completed a step that was not planned"
+        out = self._out[0]
+        self._extend(out, result.num_iterations)
+        self._out.popleft()
+        done = {*result.finished, *(request.request_id for request in out.ending)}
+        first = {r.request_id for r in out.received} | {r.request_id for r, _ in out.prompts}
+        events: list[WorkerEvent] = []
+        for request_id in sorted(done - first):
+            self._finish(request_id, out, events)
+        for request in out.received:
+            if request.state is not RequestState.GONE:
+                events.append(FirstToken(request.request_id))
+            if request.request_id in done:
+                self._finish(request.request_id, out, events)
+        for request, is_new in out.prompts:
+            self._after_prompt(request, events, is_new=is_new)
+            if request.request_id in done:
+                self._finish(request.request_id, out, events)
         events.extend(self._bury())
         return events
 
-    def _advance_batch(self, num_iterations: int) -> None:
-        for request in self._batch.growing(1, num_iterations):
-            self.kv.append_block(request.request_id)
-        self._batch.advance(num_iterations)
-
-    def _decodes_finished(self, reported: tuple[int, ...]) -> list[Request]:
-        """Return the batch's finished requests: those reported and those at their limit."""
-        done = {r.request_id: r for r in self._batch.pop_at_limit()}
-        for request_id in reported:
-            request = self._requests[request_id]
-            if request.in_batch:
-                done[request_id] = request
-        return [done[request_id] for request_id in sorted(done)]
-
-    def _after_prompt(
-        self, request: Request, reported: frozenset[int], events: list[WorkerEvent]
-    ) -> None:
+    def _after_prompt(self, request: Request, events: list[WorkerEvent], *, is_new: bool) -> None:
+        if request.state is RequestState.GONE:
+            return
         started_ns = request.first_scheduled_ns
         assert started_ns is not None
-        if request.num_outputs == 0:
+        if is_new:
             events.append(Prefilled(request.request_id, started_ns, request.num_cached_tokens))
-        if request.goal is Goal.PREFILL:
+        if request.goal is Goal.PREFILL and request.state is RequestState.PREFILLING:
             del self._running[request.request_id]
             request.state = RequestState.HELD
-            return
-        self._after_token(request, reported, events)
 
-    def _after_token(
-        self, request: Request, reported: frozenset[int], events: list[WorkerEvent]
-    ) -> None:
-        """Count a token sampled outside the batch, then finish the request or let it decode."""
-        request.num_outputs += 1
-        if request.request_id in reported or request.num_outputs >= request.max_tokens:
-            events.append(self._finish(request, reported))
-            return
-        self._batch.join(request, request.num_tokens - 1)
+    def _finish(self, request_id: int, out: StepOut, events: list[WorkerEvent]) -> None:
+        """End a request whose last token ``out`` gave; a token planned after it is dropped."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return  # cancelled meanwhile
+        num_dropped = self._stop_finished(request, out)
+        if request.goal is Goal.GENERATE and request_id in self.kv.tables:
+            prompt_blocks = request.num_prompt_tokens // self.kv.block_size
+            self._remember_known(request, prompt_blocks, request.num_computed - num_dropped)
+        self._drop(request)
+        num_outputs = request.num_outputs - num_dropped
+        events.append(Finished(request_id, num_outputs, request.num_preemptions))
 
-    def _finish(self, request: Request, reported: frozenset[int]) -> Finished:
-        if request.request_id not in reported:
-            self._left.append(request.request_id)  # ended by its limit: the executor cannot know
+    def _stop_finished(self, request: Request, out: StepOut) -> int:
+        """Take a request out of what holds it; return its tokens that are planned too many."""
+        if request.state is RequestState.WAITING:  # preempted with its last token out
+            self._waiting.remove(request)
+            return 0
+        is_ahead = request.in_batch or request not in out.ending
         if request.in_batch:
             self._batch.leave(request)
-            if request.goal is Goal.GENERATE:  # the prompt's blocks are known since its prefill
-                prompt_blocks = request.num_prompt_tokens // self.kv.block_size
-                self._remember_known(request, prompt_blocks, request.num_computed)
-        del self._running[request.request_id]
-        self._drop(request)
-        return Finished(request.request_id, request.num_outputs, request.num_preemptions)
+        self._running.pop(request.request_id, None)
+        return len(self._out) if is_ahead else 0
 
     def _bury(self) -> list[WorkerEvent]:
-        """Remove what was cancelled while the step ran."""
+        """Remove the cancelled requests whose last step is over."""
         gone: list[WorkerEvent] = []
-        for request_id, request in self._doomed.items():
-            if request_id in self._requests:
+        for request_id, num_steps in list(self._doomed.items()):
+            request = self._requests.get(request_id)
+            if request is not None and num_steps > 1:
+                self._doomed[request_id] = num_steps - 1
+                continue
+            del self._doomed[request_id]
+            if request is not None:
                 self._remove(request)
                 gone.append(Cancelled(request_id))
-        self._doomed = {}
         return gone
 
     # ------------------------------------------------------------------ checking
@@ -468,14 +531,12 @@ class Scheduler:
         """Assert I1 to I3 and those of the parts."""
         self.kv.check_invariants()
         self._batch.check_invariants()
+        self._waiting.check_invariants()
         assert len(self._running) <= self._config.max_num_seqs, "I1"
         tables = set(self.kv.tables)
+        runs = {RequestState.PREFILLING, RequestState.DECODING, RequestState.FINISHING}
         for request in self._requests.values():
             is_waiting = request.state is RequestState.WAITING
             assert (request.request_id in tables) != is_waiting, "I2"
-            runs = request.state in {RequestState.PREFILLING, RequestState.DECODING}
-            assert (request.request_id in self._running) == runs, "I3"
+            assert (request.request_id in self._running) == (request.state in runs), "I3"
         assert tables <= self._requests.keys(), "I2"
-        waiting = sum(request.num_tokens for request in self._waiting)
-        rest = 0 if self._partial is None else self._partial.num_tokens - self._partial.num_computed
-        assert self._num_queued_tokens == waiting + rest, "queued tokens"

@@ -25,6 +25,7 @@ class SimExecutor:
         "_samples_first_token",
         "_start_ns",
         "_tick",
+        "end_ns",
         "num_iterations",
     )
 
@@ -55,10 +56,16 @@ class SimExecutor:
         self._ends: list[tuple[int, int]] = []  # heap of (end tick, request id), some outdated
         self._plan: StepPlan | None = None
         self._start_ns = 0
+        self.end_ns = 0  # of the plan that runs
         self.num_iterations = 0
 
-    def start(self, plan: StepPlan, now_ns: int) -> int:
-        """Begin a plan and return the instant it ends if nothing interrupts it."""
+    @property
+    def is_running(self) -> bool:
+        """Return whether a plan has started and is not completed."""
+        return self._plan is not None
+
+    def start(self, plan: StepPlan, now_ns: int, max_iterations: int = 1) -> None:
+        """Begin a plan, of which up to ``max_iterations`` iterations may run."""
         assert self._plan is None
         self._plan, self._start_ns = plan, now_ns
         for request_id in plan.left:
@@ -72,21 +79,33 @@ class SimExecutor:
                 tuple((chunk.num_tokens, chunk.num_history_tokens) for chunk in plan.prefill),
             )
             self.num_iterations = 1
-            return now_ns + self._model.mixed_step_ns(shape)
-        self.num_iterations = min(
-            plan.max_iterations, self._iterations_to_end(), self._max_iterations
-        )
-        return now_ns + self._duration_ns(plan, self.num_iterations)
+            self.end_ns = now_ns + self._model.mixed_step_ns(shape)
+            return
+        self.num_iterations = min(max_iterations, self._iterations_to_end(), self._max_iterations)
+        self.end_ns = self._end_of(self.num_iterations)
 
-    def interrupt(self, now_ns: int) -> int:
-        """End a run after the iteration that is under way at ``now_ns``; return when that is."""
-        plan = self._plan
-        assert plan is not None
-        elapsed_ns = now_ns - self._start_ns
-        self.num_iterations = self._model.iterations_until(
-            plan.num_decodes, plan.context_tokens, max(elapsed_ns, 1), self.num_iterations
-        )
-        return self._start_ns + self._duration_ns(plan, self.num_iterations)
+    @property
+    def last_iteration_ns(self) -> int:
+        """Return when the last iteration of the plan that runs begins."""
+        return self._start_ns if self.num_iterations == 1 else self._end_of(self.num_iterations - 1)
+
+    def iteration_end_ns(self, now_ns: int) -> int:
+        """Return when the iteration that is under way ends."""
+        if self.num_iterations == 1:
+            return self.end_ns
+        return self._end_of(self._iterations_until(now_ns))
+
+    def interrupt(self, now_ns: int, *, num_ahead: int = 0) -> bool:
+        """End a run ``num_ahead`` iterations after the one under way; return whether that is new.
+
+        One iteration ahead leaves the next step to be planned while that one runs.
+        """
+        num_iterations = self._iterations_until(now_ns) + num_ahead
+        if num_iterations >= self.num_iterations:
+            return False
+        self.num_iterations = num_iterations
+        self.end_ns = self._end_of(num_iterations)
+        return True
 
     def complete(self) -> StepResult:
         """Return what ran, with the requests that produced their last token."""
@@ -99,8 +118,20 @@ class SimExecutor:
                 finished += self._after_prompt(chunk.request_id)
         return StepResult(self.num_iterations, tuple(sorted(finished)))
 
-    def _duration_ns(self, plan: StepPlan, num_iterations: int) -> int:
-        return self._model.decode_run_ns(plan.num_decodes, plan.context_tokens, num_iterations)
+    def _end_of(self, num_iterations: int) -> int:
+        plan = self._plan
+        assert plan is not None
+        return self._start_ns + self._model.decode_run_ns(
+            plan.num_decodes, plan.context_tokens, num_iterations
+        )
+
+    def _iterations_until(self, now_ns: int) -> int:
+        plan = self._plan
+        assert plan is not None
+        elapsed_ns = max(now_ns - self._start_ns, 1)
+        return self._model.iterations_until(
+            plan.num_decodes, plan.context_tokens, elapsed_ns, self.num_iterations
+        )
 
     def _join(self, request_id: int, tick: int) -> None:
         """Let a request produce one token per iteration from ``tick`` on."""
@@ -124,10 +155,11 @@ class SimExecutor:
         return []
 
     def _iterations_to_end(self) -> int:
+        """Return the iterations until the first output ends; 1 if none of the plan is left."""
         ends = self._ends
-        while self._end_tick.get(ends[0][1]) != ends[0][0]:
+        while ends and self._end_tick.get(ends[0][1]) != ends[0][0]:
             heapq.heappop(ends)
-        return ends[0][0] - self._tick
+        return ends[0][0] - self._tick if ends else 1
 
     def _pop_ended(self) -> list[int]:
         ended: list[int] = []

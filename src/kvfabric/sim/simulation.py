@@ -1,7 +1,8 @@
 """The virtual-time driver: carries commands, plans and transfers between control, GPUs and network.
 
 It decides nothing. Events of one instant are applied in the order of ``Phase``, ties by id; then
-every idle worker that something happened to is asked for its next step.
+every worker that something happened to is asked for its next step if it is time to plan one: when
+it is idle, and with asynchronous scheduling also when the last iteration of a step begins.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ from enum import IntEnum
 
 from kvfabric.protocol.ports import Network
 from kvfabric.protocol.record import RequestRecord
+from kvfabric.protocol.step import StepPlan
 from kvfabric.protocol.transfer import TransferPlan
 from kvfabric.protocol.workload import RequestSpec, Workload
 from kvfabric.serving.commands import WorkerEvent
@@ -29,7 +31,7 @@ from kvfabric.sim.executor import SimExecutor
 
 
 class Phase(IntEnum):
-    """Order of events at the same instant; steps are scheduled after all of them."""
+    """Order of events at the same instant; steps are planned and started after all of them."""
 
     STEP_DONE = 0
     TRANSFER_DONE = 1
@@ -37,6 +39,7 @@ class Phase(IntEnum):
     CANCEL = 3
     DEADLINE = 4
     ARRIVAL = 5
+    PLAN_AHEAD = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +48,23 @@ class SimulationConfig:
 
     Attributes:
         transfer_setup_ns: from the decision to move bytes until the first byte moves.
-        max_tokens: most output tokens a client asks for (the true length stays unknown to control).
+        max_tokens: most output tokens a client asks for where its request does not say (the true
+            length stays unknown to control).
+        async_scheduling: plan the next step while one runs, as vLLM does by default.
     """
 
     transfer_setup_ns: int = 0
     max_tokens: int = 1 << 31
+    async_scheduling: bool = False
 
 
 @dataclass(slots=True)
 class _Worker:
     scheduler: Scheduler
     executor: SimExecutor
-    version: int = 0  # of the pending STEP_DONE event
+    version: int = 0  # of the pending STEP_DONE and PLAN_AHEAD events
+    planned: StepPlan | None = None  # not started yet
+    may_plan: bool = False  # the last iteration runs and the next step is not planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +207,8 @@ class Simulation:
                 self._act(self._coordinator.expire(self._now_ns))
             case Phase.ARRIVAL:
                 self._arrive(self._specs[ident])
+            case Phase.PLAN_AHEAD:
+                self._reach_last_iteration(ident, version)
             case _:
                 raise AssertionError(phase)
 
@@ -213,7 +223,7 @@ class Simulation:
         request = IncomingRequest(
             request_id=spec.request_id,
             num_prompt_tokens=spec.num_prompt_tokens,
-            max_tokens=self._config.max_tokens,
+            max_tokens=self._config.max_tokens if spec.max_tokens is None else spec.max_tokens,
             block_hashes=spec.block_hashes,
         )
         self._act(self._coordinator.arrive(request, self._now_ns))
@@ -240,26 +250,51 @@ class Simulation:
 
     # ------------------------------------------------------------------ control to world
 
-    def _schedule(self, worker_id: int) -> None:
-        """Let an idle worker decide its next step, and its state be known."""
+    def _reach_last_iteration(self, worker_id: int, version: int) -> None:
         worker = self._workers[worker_id]
-        if not worker.scheduler.is_stepping:
-            self._decide(worker_id)
+        if version != worker.version:
+            return
+        worker.scheduler.extend(worker.executor.num_iterations)
+        worker.may_plan = True
+        self._dirty.add(worker_id)
+
+    def _schedule(self, worker_id: int) -> None:
+        """Let a worker plan and start its next step where it is time to; make its state known."""
+        worker = self._workers[worker_id]
+        if not worker.executor.is_running:
+            if worker.planned is None:
+                worker.planned = self._plan(worker_id)
+            if worker.planned is not None:
+                self._begin(worker_id, worker.planned)
+        if worker.may_plan:
+            worker.may_plan = False
+            worker.planned = self._plan(worker_id)
         self._coordinator.observe(worker_id, worker.scheduler.signal(self._now_ns), self._now_ns)
 
-    def _decide(self, worker_id: int) -> None:
-        worker = self._workers[worker_id]
-        decision = worker.scheduler.schedule(self._now_ns)
+    def _plan(self, worker_id: int) -> StepPlan | None:
+        decision = self._workers[worker_id].scheduler.schedule(self._now_ns)
         for request_id in decision.reserved:
             self._note("reserved", worker_id, request_id)
             self._act(self._coordinator.on_reserved(request_id, self._now_ns))
-        if decision.plan is not None:
-            self._start_step(worker_id, worker.executor.start(decision.plan, self._now_ns))
+        return decision.plan
 
-    def _start_step(self, worker_id: int, end_ns: int) -> None:
+    def _begin(self, worker_id: int, plan: StepPlan) -> None:
         worker = self._workers[worker_id]
+        worker.planned = None
+        worker.executor.start(plan, self._now_ns, worker.scheduler.run_length())
+        self._expect_end(worker_id)
+
+    def _expect_end(self, worker_id: int) -> None:
+        """Await the end of the step that runs and, where the next is planned ahead, that moment."""
+        worker, executor = self._workers[worker_id], self._workers[worker_id].executor
         worker.version += 1
-        self._push(end_ns, Phase.STEP_DONE, worker_id, worker.version)
+        self._push(executor.end_ns, Phase.STEP_DONE, worker_id, worker.version)
+        if self._config.async_scheduling:
+            if executor.num_iterations == 1:
+                worker.may_plan = True
+            else:
+                plan_ns = executor.last_iteration_ns
+                self._push(plan_ns, Phase.PLAN_AHEAD, worker_id, worker.version)
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
@@ -290,9 +325,18 @@ class Simulation:
         worker = self._workers[action.worker]
         events = worker.scheduler.handle(action.command, self._now_ns)
         self._dirty.add(action.worker)
-        if worker.scheduler.should_interrupt():
-            self._start_step(action.worker, worker.executor.interrupt(self._now_ns))
+        if worker.executor.num_iterations > 1 and worker.executor.is_running:
+            self._make_room(action.worker)
         self._tell(action.worker, events)
+
+    def _make_room(self, worker_id: int) -> None:
+        """Cut a run short where something new may change the next step."""
+        worker = self._workers[worker_id]
+        num_ahead = 1 if self._config.async_scheduling else 0
+        if worker.scheduler.should_interrupt() and worker.executor.interrupt(
+            self._now_ns, num_ahead=num_ahead
+        ):
+            self._expect_end(worker_id)
 
     def _end(self, record: RequestRecord) -> None:
         self._records.append(record)

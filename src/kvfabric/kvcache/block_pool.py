@@ -81,6 +81,8 @@ class BlockPool:
         self._num_free -= count
         first = self._next_fresh
         num_fresh = min(count, self._num_blocks - first)
+        if not num_fresh:
+            return self._take_freed(count)
         self._next_fresh += num_fresh
         self._refs.extend([1] * num_fresh)
         self._stamps.extend([0] * num_fresh)
@@ -128,10 +130,10 @@ class BlockPool:
         """
         refs, stamps = self._refs, self._stamps
         blocks = list(block_ids)
+        assert len(set(blocks)) == len(blocks), "a block released twice at once"
         freed = [block_id for block_id in blocks if refs[block_id] == 1]
         if len(freed) < len(blocks):
             self._unshare([block_id for block_id in blocks if refs[block_id] != 1])
-        assert len(set(blocks)) == len(blocks), "a block released twice at once"
         self._clock = clock = self._clock + 1
         for block_id in freed:
             refs[block_id] = 0

@@ -1,5 +1,7 @@
 """Block tables of one worker's requests: admission, growth, hits and release."""
 
+from collections.abc import Sequence
+
 from kvfabric.kvcache.block_keys import BlockKeys
 from kvfabric.kvcache.block_pool import BlockPool
 from kvfabric.units import ceil_div
@@ -86,11 +88,13 @@ class KVManager:
         table.extend(new)
         return True
 
-    def append_block(self, request_id: int) -> None:
-        """Add one block to a table; the caller has checked that one is free."""
-        new = self.pool.allocate(1)
-        assert new is not None, "append_block without a free block"
-        self.tables[request_id].append(new[0])
+    def append_blocks(self, request_ids: Sequence[int]) -> None:
+        """Add one block to each table, in order; the caller has checked that they are free."""
+        new = self.pool.allocate(len(request_ids))
+        assert new is not None, "append_blocks without free blocks"
+        tables = self.tables
+        for request_id, block_id in zip(request_ids, new, strict=True):
+            tables[request_id].append(block_id)
 
     def remember(self, request_id: int, keys: BlockKeys, first_block: int, num_tokens: int) -> None:
         """Make the full blocks of ``[first_block x block_size, num_tokens)`` findable."""
@@ -102,7 +106,9 @@ class KVManager:
 
     def release(self, request_id: int) -> int:
         """Give a whole table back, tail first, and return how many blocks became free."""
-        return self.pool.release(reversed(self.tables.pop(request_id)))
+        blocks = self.tables.pop(request_id)
+        blocks.reverse()
+        return self.pool.release(blocks)
 
     def check_invariants(self) -> None:
         """Assert I1 and the pool's invariants."""

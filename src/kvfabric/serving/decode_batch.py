@@ -4,7 +4,6 @@ The batch stands where the scheduler has planned to, which may be ahead of what 
 """
 
 import heapq
-from collections.abc import Iterator
 
 from kvfabric.serving.request import Request, RequestState
 
@@ -64,13 +63,13 @@ class DecodeBatch:
     def _bucket(self, request: Request) -> dict[int, Request]:
         return self._buckets[(request.join_tick - request.join_context) % self.block_size]
 
-    def growing(self, first: int = 0, end: int = 1) -> Iterator[Request]:
-        """Yield who needs a block in the iterations ``[first, end)`` from now, in that order."""
-        buckets, size, tick = self._buckets, self.block_size, self.tick
-        for ahead in range(first, end):
-            bucket = buckets[(tick + ahead) % size]
-            if bucket:
-                yield from bucket.values()
+    def growing(self, first: int = 0, end: int = 1) -> list[int]:
+        """Return who needs a block in the iterations ``[first, end)`` from now, in that order."""
+        buckets, size = self._buckets, self.block_size
+        ids: list[int] = []
+        for tick in range(self.tick + first, self.tick + end):
+            ids += buckets[tick % size]
+        return ids
 
     @property
     def num_growing(self) -> int:

@@ -232,16 +232,20 @@ class Scheduler:
     def schedule(self, now_ns: int) -> Decision:
         """Plan the next step; at most one may be out. Returns ``Decision(None)`` for no step."""
         assert len(self._out) < MAX_STEPS_OUT, "two steps are out already"
-        self._stop_doomed()
+        if self._doomed:
+            self._stop_doomed()
         has_preempted = self._make_room_for_growth()
         chunks: list[PrefillChunk] = []
         budget = self._config.max_num_batched_tokens - self._batch.size
         if self._partial is not None:
             has_preempted |= self._continue_partial(chunks, budget)
-            budget -= sum(chunk.num_tokens for chunk in chunks)
+            if chunks:
+                budget -= chunks[0].num_tokens
         reserved: list[int] = []
         self._may_admit = has_preempted
-        if not has_preempted or not (self._batch.size or chunks or self._out):
+        if (self._waiting or self._loaded) and (
+            not has_preempted or not (self._batch.size or chunks or self._out)
+        ):
             self._admit(chunks, reserved, budget, now_ns)
         plan = self._make_plan(tuple(chunks))
         if plan is not None:
@@ -259,11 +263,13 @@ class Scheduler:
     def _make_room_for_growth(self) -> bool:
         """Give every decoding request its next block, preempting the youngest until it fits."""
         has_preempted = False
-        while self._batch.num_growing > self.kv.num_free:
+        num_growing = self._batch.num_growing
+        while num_growing > self.kv.num_free:
             self._preempt_youngest()
             has_preempted = True
-        for request in self._batch.growing():
-            self.kv.append_block(request.request_id)
+            num_growing = self._batch.num_growing
+        if num_growing:
+            self.kv.append_blocks(self._batch.growing())
         return has_preempted
 
     def _preempt_youngest(self) -> Request:
@@ -372,13 +378,18 @@ class Scheduler:
         num_decodes = batch.size + len(received)
         if not num_decodes and not chunks:
             return None
-        joined = tuple(DecodeJoin(r.request_id, r.num_prompt_tokens - 1) for r in received)
+        context_tokens = batch.context_tokens
+        joined: list[DecodeJoin] = []
+        for request in received:
+            join = DecodeJoin(request.request_id, request.num_prompt_tokens - 1)
+            context_tokens += join.num_context_tokens
+            joined.append(join)
         left, self._left = tuple(self._left), []
         return StepPlan(
             num_decodes=num_decodes,
-            context_tokens=batch.context_tokens + sum(j.num_context_tokens for j in joined),
+            context_tokens=context_tokens,
             prefill=chunks,
-            joined=joined,
+            joined=tuple(joined),
             left=left,
         )
 
@@ -391,11 +402,12 @@ class Scheduler:
         self._received, self._prompts = [], []
         self._batch.advance(1)
         self._end_at_limit(out)
-        for request in out.received:
-            self._expect_token(request, out)
-        for request, _ in out.prompts:
-            if request.goal is not Goal.PREFILL:
+        if out.received or out.prompts:
+            for request in out.received:
                 self._expect_token(request, out)
+            for request, _ in out.prompts:
+                if request.goal is not Goal.PREFILL:
+                    self._expect_token(request, out)
         out.batch_version = self._batch.version
         return out
 
@@ -445,8 +457,7 @@ class Scheduler:
         assert more > 0, "ran less than was counted"
         assert may_run, "ran more than was planned"
         out.num_iterations = num_iterations
-        for request in self._batch.growing(0, more):
-            self.kv.append_block(request.request_id)
+        self.kv.append_blocks(self._batch.growing(0, more))
         self._batch.advance(more)
         self._end_at_limit(out)
 
@@ -459,9 +470,22 @@ class Scheduler:
         out = self._out[0]
         self._extend(out, result.num_iterations)
         self._out.popleft()
-        done = {*result.finished, *(request.request_id for request in out.ending)}
-        first = {r.request_id for r in out.received} | {r.request_id for r, _ in out.prompts}
         events: list[WorkerEvent] = []
+        done = set(result.finished)
+        for request in out.ending:
+            done.add(request.request_id)
+        if not (out.received or out.prompts):
+            for request_id in sorted(done):
+                self._finish(request_id, out, events)
+        else:
+            self._complete_mixed(out, done, events)
+        if self._doomed:
+            events.extend(self._bury())
+        return events
+
+    def _complete_mixed(self, out: StepOut, done: set[int], events: list[WorkerEvent]) -> None:
+        """Apply a step that gave some requests their first token, or one after a preemption."""
+        first = {r.request_id for r in out.received} | {r.request_id for r, _ in out.prompts}
         for request_id in sorted(done - first):
             self._finish(request_id, out, events)
         for request in out.received:
@@ -473,8 +497,6 @@ class Scheduler:
             self._after_prompt(request, events, is_new=is_new)
             if request.request_id in done:
                 self._finish(request.request_id, out, events)
-        events.extend(self._bury())
-        return events
 
     def _after_prompt(self, request: Request, events: list[WorkerEvent], *, is_new: bool) -> None:
         if request.state is RequestState.GONE:

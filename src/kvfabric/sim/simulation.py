@@ -42,6 +42,9 @@ class Phase(IntEnum):
     PLAN_AHEAD = 6
 
 
+_STEP_DONE = int(Phase.STEP_DONE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationConfig:
     """Delays that belong to the world rather than to a decision.
@@ -171,50 +174,52 @@ class Simulation:
         return min(network_ns, heap_ns)
 
     def _apply_instant(self) -> None:
-        """Apply all events of this instant, then let idle workers decide, until nothing is left."""
-        heap, now_ns = self._heap, self._now_ns
+        """Apply all events of this instant, then let workers plan, until nothing is left."""
+        heap, now_ns, network = self._heap, self._now_ns, self._network
         while True:
-            while heap and heap[0][0] == now_ns and heap[0][1] == Phase.STEP_DONE:
-                self._apply(heapq.heappop(heap))
-            for transfer_id in self._network.advance(now_ns):
-                self._transfer_done(transfer_id)
+            while heap and heap[0][0] == now_ns and heap[0][1] == _STEP_DONE:
+                self._num_events += 1
+                _, _, worker_id, version = heapq.heappop(heap)
+                self._step_done(worker_id, version)
+            network_ns = network.next_completion_ns()
+            if network_ns is not None and network_ns <= now_ns:
+                for transfer_id in network.advance(now_ns):
+                    self._transfer_done(transfer_id)
             if heap and heap[0][0] == now_ns:
                 self._apply(heapq.heappop(heap))
                 continue
-            dirty, self._dirty = self._dirty, set()
-            for worker_id in sorted(dirty):
-                self._schedule(worker_id)
-            if self._dirty:
-                continue
-            if not heap or heap[0][0] != now_ns:
+            if not self._dirty:
                 return
+            dirty = sorted(self._dirty)
+            self._dirty.clear()
+            for worker_id in dirty:
+                self._schedule(worker_id)
 
     def _apply(self, event: tuple[int, int, int, int]) -> None:
         _, phase, ident, version = event
         self._num_events += 1
-        match phase:
-            case Phase.STEP_DONE:
-                self._step_done(ident, version)
-            case Phase.TRANSFER_START:
-                transfer = self._transfers.pop(ident, None)
-                if transfer is not None:  # not cancelled meanwhile
-                    self._network.start(transfer, self._now_ns)
-            case Phase.CANCEL:
-                self._note("cancel", ident)
-                self._act(self._coordinator.cancel(ident, self._now_ns))
-            case Phase.DEADLINE:
-                self._watched_ns = None
-                self._act(self._coordinator.expire(self._now_ns))
-            case Phase.ARRIVAL:
-                self._arrive(self._specs[ident])
-            case Phase.PLAN_AHEAD:
-                self._reach_last_iteration(ident, version)
-            case _:
-                raise AssertionError(phase)
+        if phase == _STEP_DONE:
+            self._step_done(ident, version)
+        elif phase == Phase.PLAN_AHEAD:
+            self._reach_last_iteration(ident, version)
+        elif phase == Phase.TRANSFER_START:
+            transfer = self._transfers.pop(ident, None)
+            if transfer is not None:  # not cancelled meanwhile
+                self._network.start(transfer, self._now_ns)
+        elif phase == Phase.ARRIVAL:
+            self._arrive(self._specs[ident])
+        elif phase == Phase.CANCEL:
+            self._note("cancel", ident)
+            self._act(self._coordinator.cancel(ident, self._now_ns))
+        else:
+            assert phase == Phase.DEADLINE
+            self._watched_ns = None
+            self._act(self._coordinator.expire(self._now_ns))
+            self._watch_deadline()
 
-    def _note(self, kind: str, *idents: int) -> None:
+    def _note(self, kind: str, ident: int, other: int = -1) -> None:
         """Add a line to the digest of everything that happened (INV-7)."""
-        self._log.update(f"{self._now_ns} {kind} {idents}\n".encode())
+        self._log.update(b"%d %b %d %d\n" % (self._now_ns, kind.encode(), ident, other))
 
     # ------------------------------------------------------------------ world to control
 
@@ -297,6 +302,8 @@ class Simulation:
                 self._push(plan_ns, Phase.PLAN_AHEAD, worker_id, worker.version)
 
     def _act(self, actions: list[Action]) -> None:
+        if not actions:
+            return
         for action in actions:
             match action:
                 case SendCommand():

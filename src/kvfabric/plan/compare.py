@@ -208,7 +208,7 @@ def _run(
     summary = summarize(result.records, request.workers.num_gpus, request.slo)
     return DesignRun(
         summary=summary,
-        load=judge_load(result.records),
+        load=judge_load(result.records, num_users=request.workload.num_users),
         busiest_links=tuple(network.busiest_links(summary.window_ns, count=5)),
         num_flows=network.num_flows,
         num_events=result.num_events,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from kvfabric.metrics.latency import TtftSplit
 from kvfabric.plan.compare import Comparison, DesignResult
-from kvfabric.plan.load_state import Pressure
+from kvfabric.plan.headroom import decode_headroom
+from kvfabric.plan.load_state import LoadState, Pressure
 from kvfabric.units import format_ns
 
 SAME_WITHIN = 0.05
@@ -28,6 +29,7 @@ def judge(comparison: Comparison) -> tuple[Verdict, ...]:
         return (_nothing_served(comparison), *_lost(comparison))
     return (
         _load(comparison),
+        *_decode_headroom(comparison),
         _slo(comparison),
         _fabric(comparison),
         *_balancing(comparison),
@@ -58,17 +60,53 @@ def _load(comparison: Comparison) -> Verdict:
             text = (
                 f"The fleet is overloaded ({worst.name}): {share}, most of it for"
                 f" {state.bottleneck}; late requests wait {state.growth:.1f} times as long as early"
-                f" ones and {state.lost_share:.1%} were given up. Latencies of an overloaded fleet"
-                " depend on how long the load lasts."
+                f" ones{_queue_growth(state)} and {state.lost_share:.1%} were given up. Latencies"
+                " of an overloaded fleet depend on how long the load lasts."
             )
         case Pressure.SATURATED:
             text = (
                 f"The fleet is saturated ({worst.name}): {share}, most of it for"
-                f" {state.bottleneck}; the queue does not grow without end."
+                f" {state.bottleneck}; {_why_bounded(state)}."
             )
         case Pressure.STABLE:
             text = f"The fleet keeps up with the load: at most {share}."
     return Verdict("load", state.pressure.value, text)
+
+
+def _queue_growth(state: LoadState) -> str:
+    if state.queue_growth_per_s <= 0 or not state.arrivals_per_s:
+        return ""
+    return (
+        f", the queue grows by {state.queue_growth_per_s:.3g} of {state.arrivals_per_s:.3g}"
+        " requests/s"
+    )
+
+
+def _why_bounded(state: LoadState) -> str:
+    if state.num_users is None or state.knee_users is None:
+        return "the queue does not grow without end"
+    return (
+        f"about {max(state.knee_users, 1):,.0f} of the {state.num_users:,} users keep it busy and"
+        " each further one adds waiting but no throughput; users who wait for answers cannot"
+        " overload it"
+    )
+
+
+def _decode_headroom(comparison: Comparison) -> Iterable[Verdict]:
+    """Say that batch and hand-offs do not fit into a decode pool together, if that cost time."""
+    requests = comparison.request.workload.requests
+    headroom = decode_headroom(comparison.fleet.scheduler, requests)
+    if headroom is None or headroom.num_seqs > 0:
+        return
+    if any(_ran_out_of_blocks(design) for design in comparison.designs):
+        yield Verdict("decode_headroom", "none", headroom.sentence())
+
+
+def _ran_out_of_blocks(design: DesignResult) -> bool:
+    """Return whether requests were preempted or waited for decode blocks for longer than noise."""
+    split = design.summary.ttft_split_mean
+    waited = split is not None and split.decode_blocks_wait_ns > SAME_WITHIN * split.total_ns
+    return waited or design.summary.num_preemptions > 0
 
 
 _RANK = {Pressure.STABLE: 0, Pressure.SATURATED: 1, Pressure.OVERLOADED: 2}

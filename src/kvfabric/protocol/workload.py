@@ -52,6 +52,8 @@ class Workload:
         hash_block_tokens: tokens per entry of ``block_hashes``; 0 when no request has hashes.
         num_rows: data rows read; ``len(requests) + len(bad_rows) == num_rows``.
         bad_rows: rows skipped, in order of line.
+        num_users: clients of a closed loop, who each wait for an answer before they ask again; None
+            for an open loop.
     """
 
     name: str
@@ -59,3 +61,4 @@ class Workload:
     hash_block_tokens: int
     num_rows: int
     bad_rows: tuple[BadRow, ...] = ()
+    num_users: int | None = None

@@ -57,13 +57,21 @@ class GammaArrivals:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """A fixed number of users; each sends again only after an answer and a pause."""
+    """A fixed number of users; each sends again only after an answer and a pause.
+
+    Attributes:
+        num_users: requests open or paused at any time, once all users have begun.
+        ramp_up_ns: the users begin evenly over this time; 0 lets all begin at once, each in the
+            middle of a pause.
+    """
 
     num_users: int
+    ramp_up_ns: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a number of users below one."""
+        """Refuse a number of users below one and a ramp without end."""
         require_int(self.num_users, "num_users", low=1, high=MAX_NUM_REQUESTS)
+        require_int(self.ramp_up_ns, "ramp_up_ns", low=0, high=MAX_SPAN_NS)
 
 
 OpenArrivals = PoissonArrivals | ConstantArrivals | GammaArrivals

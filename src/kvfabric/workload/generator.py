@@ -78,6 +78,8 @@ class GeneratorConfig:
         num_requests: turns in all; the last sessions are cut short to meet it.
         duration_ns: sessions begin before this instant. Needs an open loop.
         hash_block_tokens: tokens per block id, used when anything can be reused at all.
+        ignore_eos: every client asks for exactly the tokens that it gets, as benchmarks of fixed
+            lengths do; otherwise nobody knows the length of an answer beforehand.
     """
 
     arrivals: Arrivals
@@ -89,6 +91,7 @@ class GeneratorConfig:
     num_requests: int | None = None
     duration_ns: int | None = None
     hash_block_tokens: int = 16
+    ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an unclear end, sizes out of range, and spans that integers cannot hold."""
@@ -154,6 +157,7 @@ def generate(config: GeneratorConfig, seed: int) -> Workload:
         requests=requests,
         hash_block_tokens=config.hash_block_tokens if config.can_reuse else 0,
         num_rows=len(requests),
+        num_users=config.arrivals.num_users if isinstance(config.arrivals, ClosedLoop) else None,
     )
 
 
@@ -231,11 +235,7 @@ def _plan_closed(
     """Return the turns of users who each run one session after another."""
     num_requests, num_users = config.num_requests or 0, arrivals.num_users
     thinks_ns = draw_thinks_ns(config.think, streams["think"], num_requests)
-    # users are met in the middle of a pause, or the run would open with all of them at once
-    points = streams["arrivals"].random(num_users).tolist()
-    starts_ns = sorted(
-        int(point * think_ns) for point, think_ns in zip(points, thinks_ns[:num_users], strict=True)
-    )
+    starts_ns = _user_starts_ns(arrivals, thinks_ns[:num_users], streams["arrivals"])
     num_turns = iter(draw_lengths(config.turns, streams["turns"], num_requests))
     session_indices = itertools.count()
     session_by_user = [0] * num_users
@@ -252,6 +252,20 @@ def _plan_closed(
         think_ns = 0 if is_first else thinks_ns[request_id]
         turns.append(_Turn(session_by_user[user], starts_ns[user], after, think_ns))
     return turns
+
+
+def _user_starts_ns(
+    arrivals: ClosedLoop, thinks_ns: Sequence[int], rng: np.random.Generator
+) -> list[int]:
+    """Return when the users begin, ascending.
+
+    They are met in the middle of a pause, or without a ramp the run would open with all at once.
+    """
+    points = rng.random(arrivals.num_users).tolist()
+    return sorted(
+        int(point * think_ns) + user * arrivals.ramp_up_ns // arrivals.num_users
+        for user, (point, think_ns) in enumerate(zip(points, thinks_ns, strict=True))
+    )
 
 
 def _build_requests(
@@ -271,6 +285,7 @@ def _build_requests(
             block_hashes=block_hashes,
             after_request_id=turn.after_request_id,
             think_ns=turn.think_ns,
+            max_tokens=outputs[request_id] if config.ignore_eos else None,
         )
 
 

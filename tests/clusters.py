@@ -9,7 +9,13 @@ from kvfabric.protocol.step import StepShape
 from kvfabric.protocol.transfer import TransferPlan
 from kvfabric.protocol.workload import RequestSpec, Workload
 from kvfabric.serving.config import SchedulerConfig
-from kvfabric.serving.coordinator import Coordinator, CoordinatorConfig
+from kvfabric.serving.coordinator import Coordinator
+from kvfabric.serving.coordinator_config import (
+    CoordinatorConfig,
+    HandoffMode,
+    OnExpiry,
+    Reservation,
+)
 from kvfabric.serving.router import Router, RoutingPolicy
 from kvfabric.serving.scheduler import Scheduler
 from kvfabric.sim.executor import SimExecutor
@@ -97,6 +103,11 @@ class Cluster:
     signal_interval_ns: int = 5000
     prefix_caching: bool = True
     async_scheduling: bool = False
+    reservation: Reservation = Reservation.PREFILL_FIRST
+    handoff: HandoffMode = HandoffMode.WHOLE_PROMPT
+    num_layer_groups: int = 1
+    on_expiry: OnExpiry = OnExpiry.FAIL
+    max_restarts: int = 1
 
 
 def rank_bytes(num_tokens: int) -> tuple[int, ...]:
@@ -116,6 +127,11 @@ def build(cluster: Cluster, workload: Workload, network: ConstantNetwork) -> Sim
         max_model_len=cluster.max_model_len,
         rank_bytes=rank_bytes,
         handoff_deadline_ns=cluster.handoff_deadline_ns,
+        reservation=cluster.reservation,
+        handoff=cluster.handoff,
+        num_layer_groups=cluster.num_layer_groups,
+        on_expiry=cluster.on_expiry,
+        max_restarts=cluster.max_restarts,
     )
     router = Router(cluster.policy, num_prefill=cluster.num_prefill, num_decode=cluster.num_decode)
     lengths = {spec.request_id: spec.num_output_tokens for spec in workload.requests}

@@ -1,79 +1,23 @@
 """The cluster's control: routing, hand-offs and how every request ends."""
 
 import pytest
+from controls import DEADLINE_NS, commands, control, handed_off, incoming, record_of, transfers
 
 from kvfabric.errors import ConfigError
 from kvfabric.protocol.record import Outcome, RequestRecord
 from kvfabric.protocol.transfer import RankTransfer
+from kvfabric.serving.actions import CancelTransfer, StartTransfer
 from kvfabric.serving.commands import (
     AddRequest,
     Cancel,
-    Command,
     Finished,
     FirstToken,
     KvArrived,
     Prefilled,
     ReleaseHeld,
 )
-from kvfabric.serving.coordinator import (
-    Action,
-    CancelTransfer,
-    Coordinator,
-    CoordinatorConfig,
-    EndRequest,
-    IncomingRequest,
-    SendCommand,
-    StartTransfer,
-)
+from kvfabric.serving.coordinator_config import CoordinatorConfig
 from kvfabric.serving.request import Goal
-from kvfabric.serving.router import Router, RoutingPolicy
-
-DEADLINE_NS = 1000
-
-
-def rank_bytes(num_tokens: int) -> tuple[int, ...]:
-    return (3 * num_tokens, 0)  # the second rank holds nothing to send
-
-
-def control(*, num_prefill: int = 1, num_decode: int = 1, hash_tokens: int = 0) -> Coordinator:
-    num_workers = num_prefill + num_decode
-    config = CoordinatorConfig(
-        worker_gpus=tuple((2 * worker, 2 * worker + 1) for worker in range(num_workers)),
-        num_decode=num_decode,
-        block_size=4,
-        hash_block_tokens=hash_tokens,
-        max_model_len=100,
-        rank_bytes=rank_bytes,
-        handoff_deadline_ns=DEADLINE_NS,
-    )
-    router = Router(RoutingPolicy.ROUND_ROBIN, num_prefill=num_prefill, num_decode=num_decode)
-    return Coordinator(config, router)
-
-
-def incoming(
-    request_id: int = 7, num_prompt_tokens: int = 10, hashes: tuple[int, ...] = ()
-) -> IncomingRequest:
-    return IncomingRequest(
-        request_id=request_id,
-        num_prompt_tokens=num_prompt_tokens,
-        max_tokens=50,
-        block_hashes=hashes,
-    )
-
-
-def commands(actions: list[Action]) -> list[tuple[int, Command]]:
-    return [(a.worker, a.command) for a in actions if isinstance(a, SendCommand)]
-
-
-def record_of(actions: list[Action]) -> RequestRecord:
-    (record,) = [action.record for action in actions if isinstance(action, EndRequest)]
-    return record
-
-
-def handed_off(control: Coordinator) -> None:
-    """Bring request 7 to the end of its prefill at 100 ns."""
-    control.arrive(incoming(), 0)
-    control.on_worker_event(0, Prefilled(7, 20, 4), 100)
 
 
 def test_arrival_is_sent_to_a_prefill_worker_with_its_limit() -> None:
@@ -122,7 +66,7 @@ def test_bytes_move_only_after_blocks_are_reserved() -> None:
     handed_off(coordinator)
     (action,) = coordinator.on_reserved(7, 150)
     assert isinstance(action, StartTransfer)
-    assert action.transfer.transfer_id == 7
+    assert action.transfer.num_bytes == 30
 
 
 def test_rank_sends_to_its_own_rank_and_empty_parts_are_left_out() -> None:
@@ -136,16 +80,16 @@ def test_rank_sends_to_its_own_rank_and_empty_parts_are_left_out() -> None:
 def test_arrival_of_the_bytes_releases_the_source_and_starts_the_destination() -> None:
     coordinator = control()
     handed_off(coordinator)
-    coordinator.on_reserved(7, 150)
-    actions = coordinator.on_transferred(7, 300)
+    (transfer_id,) = transfers(coordinator.on_reserved(7, 150))
+    actions = coordinator.on_transferred(transfer_id, 300)
     assert commands(actions) == [(0, ReleaseHeld(7)), (1, KvArrived(7))]
 
 
 def test_record_keeps_every_instant() -> None:
     coordinator = control()
     handed_off(coordinator)
-    coordinator.on_reserved(7, 150)
-    coordinator.on_transferred(7, 300)
+    (transfer_id,) = transfers(coordinator.on_reserved(7, 150))
+    coordinator.on_transferred(transfer_id, 300)
     coordinator.on_worker_event(1, FirstToken(7), 320)
     record = record_of(coordinator.on_worker_event(1, Finished(7, 5, 1), 400))
     assert record == RequestRecord(
@@ -198,17 +142,17 @@ def test_cancel_before_bytes_move_tells_both_workers() -> None:
 def test_cancel_while_bytes_move_stops_them() -> None:
     coordinator = control()
     handed_off(coordinator)
-    coordinator.on_reserved(7, 150)
+    (transfer_id,) = transfers(coordinator.on_reserved(7, 150))
     actions = coordinator.cancel(7, 200)
-    assert actions[0] == CancelTransfer(7)
+    assert actions[0] == CancelTransfer(transfer_id)
     assert commands(actions) == [(0, Cancel(7)), (1, Cancel(7))]
 
 
 def test_cancel_after_the_hand_off_tells_only_the_decode_worker() -> None:
     coordinator = control()
     handed_off(coordinator)
-    coordinator.on_reserved(7, 150)
-    coordinator.on_transferred(7, 300)
+    (transfer_id,) = transfers(coordinator.on_reserved(7, 150))
+    coordinator.on_transferred(transfer_id, 300)
     assert commands(coordinator.cancel(7, 310)) == [(1, Cancel(7))]
 
 
@@ -242,8 +186,8 @@ def test_hand_off_is_given_up_at_its_deadline() -> None:
 def test_hand_off_that_is_over_has_no_deadline() -> None:
     coordinator = control()
     handed_off(coordinator)
-    coordinator.on_reserved(7, 150)
-    coordinator.on_transferred(7, 300)
+    (transfer_id,) = transfers(coordinator.on_reserved(7, 150))
+    coordinator.on_transferred(transfer_id, 300)
     assert coordinator.next_deadline_ns() is None
     assert coordinator.expire(10 * DEADLINE_NS) == []
 
@@ -261,10 +205,51 @@ def test_every_expired_hand_off_is_given_up_at_once() -> None:
 def test_bytes_that_arrive_after_the_hand_off_was_given_up_are_refused() -> None:
     coordinator = control()
     handed_off(coordinator)
-    coordinator.on_reserved(7, 150)
+    (transfer_id,) = transfers(coordinator.on_reserved(7, 150))
     coordinator.cancel(7, 200)
     with pytest.raises(KeyError):
-        coordinator.on_transferred(7, 300)
+        coordinator.on_transferred(transfer_id, 300)
+
+
+def test_every_transfer_has_its_own_id() -> None:
+    coordinator = control()
+    seen: list[int] = []
+    for request_id in (7, 8, 9):
+        coordinator.arrive(incoming(request_id), 0)
+        coordinator.on_worker_event(0, Prefilled(request_id, 20, 0), 100)
+        seen += transfers(coordinator.on_reserved(request_id, 150))
+    assert len(set(seen)) == 3
+
+
+def test_ranks_send_to_the_ranks_they_are_paired_with() -> None:
+    coordinator = control(rank_pairs=((0, 0), (0, 1), (1, 1)), rank_bytes=lambda n: (n, 2 * n, n))
+    handed_off(coordinator)
+    (action,) = coordinator.on_reserved(7, 150)
+    assert isinstance(action, StartTransfer)
+    assert action.transfer.parts == (
+        RankTransfer(0, 2, 10),
+        RankTransfer(0, 3, 20),
+        RankTransfer(1, 3, 10),
+    )
+
+
+@pytest.mark.parametrize("name", ["num_layer_groups", "max_restarts"])
+def test_setting_out_of_range_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is -1"):
+        control(**{name: -1})
+
+
+def test_settings_default_to_whole_prompts_after_prefill() -> None:
+    config = CoordinatorConfig(
+        worker_gpus=((0,), (1,)),
+        num_decode=1,
+        block_size=4,
+        hash_block_tokens=0,
+        max_model_len=100,
+        rank_bytes=lambda n: (n,),
+        handoff_deadline_ns=DEADLINE_NS,
+    )
+    assert (config.reservation.value, config.handoff.value) == ("prefill_first", "whole_prompt")
 
 
 def test_unfinished_requests_are_told_without_ending_them() -> None:

@@ -7,23 +7,25 @@ import pytest
 from kvfabric.errors import IllegalTransitionError
 from kvfabric.serving.handoff import Handoff, HandoffState
 
-HELD, RESERVED, TRANSFERRING, ACKNOWLEDGED, CANCELLED = HandoffState
+ASKED, RESERVED, TRANSFERRING, ACKNOWLEDGED, CANCELLED = HandoffState
 LEGAL = {
-    (HELD, RESERVED),
+    (ASKED, RESERVED),
     (RESERVED, TRANSFERRING),
     (TRANSFERRING, ACKNOWLEDGED),
-    (HELD, CANCELLED),
+    (ASKED, CANCELLED),
     (RESERVED, CANCELLED),
     (TRANSFERRING, CANCELLED),
 }
 
 
 def handoff_in(state: HandoffState) -> Handoff:
-    return Handoff(7, 0, 1, 100, state)
+    return Handoff(7, 0, 1, state)
 
 
-def test_new_hand_off_is_held() -> None:
-    assert Handoff(7, 0, 1, 100).state is HELD
+def test_new_hand_off_has_asked_its_destination_and_holds_nothing() -> None:
+    handoff = Handoff(7, 0, 1)
+    assert handoff.state is ASKED
+    assert not handoff.is_prefilled
 
 
 @pytest.mark.parametrize(("before", "after"), sorted(LEGAL, key=str))

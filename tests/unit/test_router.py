@@ -162,6 +162,58 @@ def test_what_was_sent_counts_until_a_report_can_hold_it() -> None:
     assert route(router, now_ns=INTERVAL_NS) == 1  # 40 + 100 against 100 + 100
 
 
+# ---------------------------------------------------------------------- lost workers
+
+
+@pytest.mark.parametrize("policy", RoutingPolicy)
+def test_lost_worker_is_never_chosen(policy: RoutingPolicy) -> None:
+    router = router_of(policy, 3, 2)
+    for worker in (1, 3):
+        router.lose(worker)
+    chosen = [route(router, 100 + i, now_ns=30 * i) for i in range(40)]
+    assert [chosen.count(worker) for worker in range(3)] == [20, 0, 20]
+    assert {router.choose_decode(100, 1200 + i) for i in range(9)} == {4}
+
+
+@pytest.mark.parametrize("policy", RoutingPolicy)
+def test_worker_that_joined_again_takes_its_share(policy: RoutingPolicy) -> None:
+    router = router_of(policy, 2)
+    router.observe(0, queued(9000), 0)
+    router.lose(0)
+    router.join(0)
+    chosen = [route(router, 100 + i, now_ns=INTERVAL_NS) for i in range(10)]
+    assert [chosen.count(worker) for worker in range(2)] == [5, 5]  # its old queue is gone
+
+
+def test_prefixes_of_a_lost_worker_are_forgotten() -> None:
+    router = router_of(RoutingPolicy.PREFIX_AWARE)
+    first = route(router, 1, 2, 3)
+    router.lose(first)
+    router.join(first)
+    other = 1 - first
+    assert route(router, 1, 2, 3, now_ns=INTERVAL_NS) == other  # its turn, as on a miss
+
+
+def test_router_knows_which_kinds_of_workers_are_left() -> None:
+    router = router_of(RoutingPolicy.ROUND_ROBIN, 1, 2)
+    router.lose(0)
+    assert (router.has_prefill, router.has_decode) == (False, True)
+    router.lose(2)
+    assert router.has_decode
+    router.lose(1)
+    assert not router.has_decode
+    router.join(0)
+    assert router.has_prefill
+
+
+@pytest.mark.parametrize("policy", RoutingPolicy)
+def test_choosing_without_a_live_worker_is_a_caller_that_did_not_ask(policy: RoutingPolicy) -> None:
+    router = router_of(policy, 1)
+    router.lose(0)
+    with pytest.raises(AssertionError, match="no live worker"):
+        route(router)
+
+
 class NaiveBoard:
     """Keeps every change and looks up the state just before an interval begins."""
 

@@ -8,19 +8,32 @@ class Outcome(Enum):
     """How a request ended."""
 
     FINISHED = "finished"
-    REJECTED = "rejected"
-    ABORTED = "aborted"
+    REJECTED = "rejected"  # can never run: its prompt leaves no room for a token
+    ABORTED = "aborted"  # cancelled by its client, or its hand-off passed its deadline
+    FAILED = "failed"  # its worker died too often, or no live worker was left for it
     UNFINISHED = "unfinished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """Instants in ns, in this order; None where the request never got there.
+    """Instants in ns; None where the request never got there.
 
-    ``arrival <= routed <= prefill_start <= prefill_end <= reserved <= transferred <= first_token
-    <= finished``. An aggregated worker sets ``reserved`` and ``transferred`` to ``prefill_end``,
-    and ``first_token`` equals ``prefill_end``. Disaggregated, the first token is the one of the
-    first decode step.
+    ``arrival <= routed <= prefill_start <= prefill_end <= transferred <= first_token <= finished``
+    always. ``reserved``, when the decode worker has the blocks of the whole prompt, lies
+
+    - in ``[prefill_end, transferred]`` where decode is asked after a whole-prompt prefill,
+    - in ``[prefill_start, transferred]`` where KV is streamed layer by layer behind the prefill,
+    - in ``[routed, prefill_start]`` where decode is asked first.
+
+    ``transferred`` is the acknowledgement: prefill over and every byte arrived. An aggregated
+    worker, and a decode worker that recomputes a prompt whose hand-off expired, sets ``reserved``,
+    ``transferred`` and ``first_token`` to ``prefill_end``. Otherwise the first token is the one of
+    the first decode step.
+
+    After a restart the instants from ``routed`` to ``transferred`` and the cached tokens are those
+    of the attempt that gave the client its first token (the last one, if none did): what earlier
+    attempts took lies between ``arrival`` and ``routed``. Bytes and preemptions count all attempts;
+    the output tokens are those of the last.
     """
 
     request_id: int
@@ -38,3 +51,4 @@ class RequestRecord:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     transfer_bytes: int = 0
+    num_restarts: int = 0

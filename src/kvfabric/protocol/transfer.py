@@ -1,4 +1,4 @@
-"""What a hand-off tells the network to move."""
+"""What a hand-off tells the network to move, and what becomes ready to be moved."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,10 @@ class RankTransfer:
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """Everything one hand-off moves; it is done when its last byte has arrived."""
+    """One piece of a hand-off, or all of it; it is done when its last byte has arrived.
+
+    Ids are unique in a run and never used again.
+    """
 
     transfer_id: int
     parts: tuple[RankTransfer, ...]
@@ -23,3 +26,19 @@ class TransferPlan:
     def num_bytes(self) -> int:
         """Return the bytes of all parts."""
         return sum(part.num_bytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class KvPiece:
+    """KV cache that a prefill step has just computed: some tokens in one layer group.
+
+    Attributes:
+        first_token: position of the first token, counted in the prompt.
+        end_token: position after the last token.
+        group: index of the layer group, from the first layers to the last; how many groups there
+            are is a setting of the control.
+    """
+
+    first_token: int
+    end_token: int
+    group: int

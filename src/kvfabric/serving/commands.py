@@ -42,6 +42,18 @@ Command = AddRequest | KvArrived | ReleaseHeld | Cancel
 
 
 @dataclass(frozen=True, slots=True)
+class PrefillStarted:
+    """The first chunk of a prompt is planned; its cached tokens are there to be moved.
+
+    Told when the step with the chunk is planned, again if the prompt starts over after a
+    preemption. Only layer-wise hand-offs need it.
+    """
+
+    request_id: int
+    num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prefilled:
     """The prompt of a request is computed (its first token sampled, unless it only prefills)."""
 
@@ -73,7 +85,7 @@ class Cancelled:
     request_id: int
 
 
-WorkerEvent = Prefilled | FirstToken | Finished | Cancelled
+WorkerEvent = PrefillStarted | Prefilled | FirstToken | Finished | Cancelled
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,124 +1,92 @@
 """The cluster's control: routes requests, runs hand-offs, counts how every request ended.
 
 A state machine over events of workers and network. It answers with actions for the driver, which
-carries them out without deciding anything. Worker ids: aggregated or prefill workers first, then
-decode workers.
+carries them out without deciding anything; ``actions`` says what is asked of it. Worker ids:
+aggregated or prefill workers first, then decode workers.
 """
-
-import heapq
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from kvfabric.kvcache.block_keys import block_keys
 from kvfabric.protocol.record import Outcome, RequestRecord
-from kvfabric.protocol.transfer import RankTransfer, TransferPlan
+from kvfabric.protocol.transfer import KvPiece
+from kvfabric.serving.actions import (
+    Action,
+    CancelTransfer,
+    EndRequest,
+    IncomingRequest,
+    SendCommand,
+    StartTransfer,
+)
 from kvfabric.serving.commands import (
-    AddRequest,
     Cancel,
     Cancelled,
-    Command,
     Finished,
     FirstToken,
     KvArrived,
     Prefilled,
+    PrefillStarted,
     ReleaseHeld,
     WorkerEvent,
     WorkerSignal,
 )
+from kvfabric.serving.coordinator_config import (
+    CoordinatorConfig,
+    HandoffMode,
+    OnExpiry,
+    Reservation,
+)
 from kvfabric.serving.handoff import Handoff, HandoffState
+from kvfabric.serving.handoff_book import HandoffBook
 from kvfabric.serving.request import Goal
 from kvfabric.serving.router import Router
-from kvfabric.serving.timeline import Timeline
+from kvfabric.serving.timeline import NO_WORKER, Timeline
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncomingRequest:
-    """A request as a client sends it: no output length (INV-9)."""
-
-    request_id: int
-    num_prompt_tokens: int
-    max_tokens: int
-    block_hashes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SendCommand:
-    """Pass a command to a worker's scheduler."""
-
-    worker: int
-    command: Command
-
-
-@dataclass(frozen=True, slots=True)
-class StartTransfer:
-    """Let the network move a hand-off's bytes."""
-
-    transfer: TransferPlan
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTransfer:
-    """Stop moving a hand-off's bytes."""
-
-    transfer_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndRequest:
-    """A request is over; this is its record."""
-
-    record: RequestRecord
-
-
-Action = SendCommand | StartTransfer | CancelTransfer | EndRequest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorConfig:
-    """What the control needs to know of the cluster.
-
-    Attributes:
-        worker_gpus: fabric GPU indices of each worker, in rank order.
-        num_decode: the last so many workers only decode; 0 means all are aggregated.
-        block_size: tokens per KV block.
-        hash_block_tokens: tokens per content hash of the workload, 0 without hashes.
-        max_model_len: most tokens of one request.
-        rank_bytes: KV bytes each rank sends for a prompt of so many tokens, in rank order.
-        handoff_deadline_ns: time from the end of prefill until a hand-off is given up.
-    """
-
-    worker_gpus: tuple[tuple[int, ...], ...]
-    num_decode: int
-    block_size: int
-    hash_block_tokens: int
-    max_model_len: int
-    rank_bytes: Callable[[int], tuple[int, ...]]
-    handoff_deadline_ns: int
-
-    @property
-    def num_prefill(self) -> int:
-        """Return the workers that compute prompts."""
-        return len(self.worker_gpus) - self.num_decode
+__all__ = [
+    "Action",
+    "CancelTransfer",
+    "Coordinator",
+    "CoordinatorConfig",
+    "EndRequest",
+    "IncomingRequest",
+    "SendCommand",
+    "StartTransfer",
+]
 
 
 class Coordinator:
     """Follows every request from arrival to its record.
 
+    Attributes:
+        counts: ended requests by outcome.
+        num_arrived: requests that have arrived.
+        num_expired: hand-offs given up at their deadline, whatever became of the requests.
+        num_restarts: times a request started anew because its worker died.
+
     Invariants:
-        I1. arrived = finished + rejected + aborted + in flight (INV-1).
-        I2. a hand-off is acknowledged or cancelled, exactly one of them (INV-10).
+        I1. arrived = finished + rejected + aborted + failed + in flight (INV-1).
+        I2. only requests in flight have a hand-off, and it is under way (INV-10).
+        I3. no request in flight is on a lost worker.
     """
 
-    __slots__ = ("_config", "_deadlines", "_handoffs", "_live", "_router", "counts", "num_arrived")
+    __slots__ = (
+        "_book",
+        "_config",
+        "_live",
+        "_router",
+        "counts",
+        "num_arrived",
+        "num_expired",
+        "num_restarts",
+    )
 
     def __init__(self, config: CoordinatorConfig, router: Router) -> None:
         """Make the control of an idle cluster."""
         self._config = config
         self._router = router
         self._live: dict[int, Timeline] = {}
-        self._handoffs: dict[int, Handoff] = {}
-        self._deadlines: list[tuple[int, int]] = []
+        self._book = HandoffBook(config)
         self.num_arrived = 0
+        self.num_expired = 0
+        self.num_restarts = 0
         self.counts = dict.fromkeys(Outcome, 0)
 
     @property
@@ -130,6 +98,13 @@ class Coordinator:
     def is_drained(self) -> bool:
         """Return whether every request has ended."""
         return not self._live
+
+    @property
+    def num_layer_groups(self) -> int:
+        """Return in how many parts a driver reports a prefill step; 0 if in none."""
+        config = self._config
+        is_streaming = config.num_decode > 0 and config.handoff is HandoffMode.LAYER_WISE
+        return config.num_layer_groups if is_streaming else 0
 
     def observe(self, worker: int, signal: WorkerSignal, now_ns: int) -> None:
         """Pass on to the router that a worker has changed."""
@@ -157,37 +132,59 @@ class Coordinator:
             hash_block_tokens=self._config.hash_block_tokens,
             block_size=self._config.block_size,
         )
-        timeline.routed_ns = now_ns
-        timeline.worker = self._router.choose_prefill(
-            request.num_prompt_tokens,
-            request.block_hashes,
+        return self._route(timeline, now_ns)
+
+    def _route(self, timeline: Timeline, now_ns: int) -> list[Action]:
+        """Give a request that is nowhere to its first worker."""
+        config = self._config
+        if timeline.first_token_ns is None:
+            timeline.routed_ns = now_ns
+        if config.num_decode and config.reservation is Reservation.DECODE_FIRST:
+            return self._to_decode(timeline, NO_WORKER, now_ns)
+        return self._to_prefill(timeline, now_ns)
+
+    def _to_prefill(self, timeline: Timeline, now_ns: int) -> list[Action]:
+        if not self._router.has_prefill:
+            return self._give_up(timeline, Outcome.FAILED, now_ns)
+        worker = self._router.choose_prefill(
+            timeline.num_prompt_tokens,
+            timeline.keys.hashes,
             self._config.hash_block_tokens,
             now_ns,
         )
-        goal = Goal.PREFILL if self._config.num_decode else Goal.GENERATE
-        return [self._add(timeline, timeline.worker, goal)]
+        timeline.goal = Goal.PREFILL if self._config.num_decode else Goal.GENERATE
+        handoff = self._book.by_request.get(timeline.request_id)
+        if handoff is None:
+            timeline.worker = worker
+        else:
+            handoff.source = worker
+        return [SendCommand(worker, timeline.add_request(timeline.goal))]
 
-    def _add(self, timeline: Timeline, worker: int, goal: Goal) -> SendCommand:
-        command = AddRequest(
-            request_id=timeline.request_id,
-            num_prompt_tokens=timeline.num_prompt_tokens,
-            max_tokens=timeline.max_tokens,
-            goal=goal,
-            keys=timeline.keys,
-        )
-        return SendCommand(worker, command)
+    def _to_decode(self, timeline: Timeline, source: int, now_ns: int) -> list[Action]:
+        """Open a hand-off: ask a decode worker for the blocks of the whole prompt."""
+        if not self._router.has_decode:
+            return self._give_up(timeline, Outcome.FAILED, now_ns)
+        num_tokens = timeline.num_prompt_tokens
+        destination = self._router.choose_decode(num_tokens, now_ns)
+        self._book.open(timeline.request_id, num_tokens, source, destination)
+        timeline.worker = destination
+        return [SendCommand(destination, timeline.add_request(Goal.DECODE))]
 
     def cancel(self, request_id: int, now_ns: int) -> list[Action]:
         """Abort a request in whatever state it is; one that has ended is left alone."""
         timeline = self._live.get(request_id)
-        if timeline is None:
-            return []
-        handoff = self._handoffs.get(request_id)
-        actions = [] if handoff is None else self._cancel_handoff(handoff)
-        if handoff is None:
-            actions.append(SendCommand(timeline.worker, Cancel(request_id)))
+        return [] if timeline is None else self._give_up(timeline, Outcome.ABORTED, now_ns)
+
+    def _give_up(self, timeline: Timeline, outcome: Outcome, now_ns: int) -> list[Action]:
+        """Take a request off every worker that has it, and end it."""
+        handoff = self._book.by_request.get(timeline.request_id)
+        actions: list[Action] = []
+        if handoff is not None:
+            actions = self._cancel_handoff(handoff)
+        elif timeline.worker != NO_WORKER and not timeline.is_leaving:
+            actions.append(SendCommand(timeline.worker, Cancel(timeline.request_id)))
         timeline.finished_ns = now_ns
-        actions.append(self._end(timeline, Outcome.ABORTED))
+        actions.append(self._end(timeline, outcome))
         return actions
 
     def _end(self, timeline: Timeline, outcome: Outcome) -> EndRequest:
@@ -206,100 +203,198 @@ class Coordinator:
         timeline = self._live.get(event.request_id)
         if timeline is None:
             return []
+        if timeline.is_leaving:
+            has_left = worker == timeline.worker and isinstance(event, Cancelled)
+            return self._start_anew(timeline, now_ns) if has_left else []
         match event:
-            case Prefilled(_, started_ns, num_cached_tokens):
-                timeline.prefill_start_ns = started_ns
-                timeline.num_cached_tokens = num_cached_tokens
-                timeline.prefill_end_ns = now_ns
-                return self._after_prefill(timeline, worker, now_ns)
+            case Prefilled():
+                return self._prefilled(timeline, worker, event, now_ns)
             case FirstToken():
-                timeline.first_token_ns = now_ns
+                if timeline.first_token_ns is None:
+                    timeline.first_token_ns = now_ns
             case Finished(_, num_outputs, num_preemptions):
                 timeline.finished_ns = now_ns
                 timeline.num_output_tokens = num_outputs
                 timeline.num_preemptions += num_preemptions
                 return [self._end(timeline, Outcome.FINISHED)]
+            case PrefillStarted(_, num_cached_tokens):
+                return self._prefill_started(timeline, worker, num_cached_tokens, now_ns)
             case Cancelled():
                 pass
         return []
 
-    def _after_prefill(self, timeline: Timeline, worker: int, now_ns: int) -> list[Action]:
-        if not self._config.num_decode:
-            timeline.reserved_ns = timeline.transferred_ns = now_ns
-            timeline.first_token_ns = now_ns
+    def _prefill_started(
+        self, timeline: Timeline, worker: int, num_cached_tokens: int, now_ns: int
+    ) -> list[Action]:
+        """Open a layer-wise hand-off; its cached tokens can move at once."""
+        if timeline.goal is not Goal.PREFILL or self._config.handoff is HandoffMode.WHOLE_PROMPT:
             return []
-        destination = self._router.choose_decode(timeline.num_prompt_tokens, now_ns)
-        handoff = Handoff(
-            timeline.request_id, worker, destination, now_ns + self._config.handoff_deadline_ns
-        )
-        self._handoffs[timeline.request_id] = handoff
-        heapq.heappush(self._deadlines, (handoff.deadline_ns, timeline.request_id))
-        timeline.worker = destination
-        return [self._add(timeline, destination, Goal.DECODE)]
+        actions: list[Action] = []
+        if timeline.request_id not in self._book.by_request:
+            actions = self._to_decode(timeline, worker, now_ns)
+        handoff = self._book.by_request.get(timeline.request_id)
+        if handoff is None or handoff.stream is None:
+            return actions
+        handoff.stream.add_all(num_cached_tokens)
+        return actions + self._advance(handoff, timeline, now_ns)
+
+    def _prefilled(
+        self, timeline: Timeline, worker: int, event: Prefilled, now_ns: int
+    ) -> list[Action]:
+        if timeline.first_token_ns is None:
+            timeline.prefill_start_ns = event.started_ns
+            timeline.num_cached_tokens = event.num_cached_tokens
+            timeline.prefill_end_ns = now_ns
+        if timeline.goal is not Goal.PREFILL:
+            if timeline.first_token_ns is None:
+                timeline.reserved_ns = timeline.transferred_ns = now_ns
+                timeline.first_token_ns = now_ns
+            return []
+        actions: list[Action] = []
+        handoff = self._book.by_request.get(timeline.request_id)
+        if handoff is None:
+            actions = self._to_decode(timeline, worker, now_ns)
+            handoff = self._book.by_request.get(timeline.request_id)
+            if handoff is None:
+                return actions  # no decode worker is left
+        self._book.hold(handoff, timeline.num_prompt_tokens, now_ns)
+        return actions or self._advance(handoff, timeline, now_ns)
 
     # ------------------------------------------------------------------ hand-offs
 
     def on_reserved(self, request_id: int, now_ns: int) -> list[Action]:
-        """Start to move a request's KV cache: its decode blocks are reserved."""
-        handoff = self._handoffs[request_id]
+        """Follow that decode blocks are reserved: let prefill start, or what is computed move."""
+        handoff = self._book.by_request[request_id]
         timeline = self._live[request_id]
         handoff.move_to(HandoffState.RESERVED)
-        timeline.reserved_ns = now_ns
-        transfer = self._transfer(handoff, timeline.num_prompt_tokens)
-        timeline.transfer_bytes = transfer.num_bytes
-        handoff.move_to(HandoffState.TRANSFERRING)
-        return [StartTransfer(transfer)]
+        if timeline.first_token_ns is None:
+            timeline.reserved_ns = now_ns
+        if handoff.source == NO_WORKER:
+            return self._to_prefill(timeline, now_ns)
+        return self._advance(handoff, timeline, now_ns)
 
-    def _transfer(self, handoff: Handoff, num_tokens: int) -> TransferPlan:
-        """Rank r of the source sends to rank r of the destination."""
-        gpus = self._config.worker_gpus
-        ranks = zip(
-            gpus[handoff.source],
-            gpus[handoff.destination],
-            self._config.rank_bytes(num_tokens),
-            strict=True,
-        )
-        parts = tuple(RankTransfer(src, dst, size) for src, dst, size in ranks if size)
-        return TransferPlan(handoff.request_id, parts)
+    def on_layers_ready(self, request_id: int, piece: KvPiece, now_ns: int) -> list[Action]:
+        """Move a piece of KV cache that was just computed, or keep it until blocks are reserved.
+
+        Pieces of requests without a layer-wise hand-off are left alone.
+        """
+        handoff = self._book.by_request.get(request_id)
+        if handoff is None:
+            return []
+        self._book.ready(handoff, piece)
+        return self._advance(handoff, self._live[request_id], now_ns)
 
     def on_transferred(self, transfer_id: int, now_ns: int) -> list[Action]:
-        """Acknowledge a hand-off: release the source, let the destination decode."""
-        handoff = self._handoffs.pop(transfer_id)
-        handoff.move_to(HandoffState.ACKNOWLEDGED)
-        self._live[transfer_id].transferred_ns = now_ns
+        """Follow that a transfer has arrived; the last one acknowledges its hand-off."""
+        handoff = self._book.arrived(transfer_id)
+        return self._advance(handoff, self._live[handoff.request_id], now_ns)
+
+    def _advance(self, handoff: Handoff, timeline: Timeline, now_ns: int) -> list[Action]:
+        """Move what can move; if all has arrived, release the source and let the other decode."""
+        transfer = self._book.send(handoff, timeline.num_prompt_tokens)
+        if transfer is not None:
+            timeline.transfer_bytes += transfer.num_bytes
+            return [StartTransfer(transfer)]
+        if not handoff.is_complete:
+            return []
+        self._book.acknowledge(handoff)
+        timeline.goal = Goal.DECODE
+        if timeline.first_token_ns is None:
+            timeline.transferred_ns = now_ns
         return [
-            SendCommand(handoff.source, ReleaseHeld(transfer_id)),
-            SendCommand(handoff.destination, KvArrived(transfer_id)),
+            SendCommand(handoff.source, ReleaseHeld(handoff.request_id)),
+            SendCommand(handoff.destination, KvArrived(handoff.request_id)),
         ]
 
-    def _cancel_handoff(self, handoff: Handoff) -> list[Action]:
-        is_moving = handoff.state is HandoffState.TRANSFERRING
-        handoff.move_to(HandoffState.CANCELLED)
-        del self._handoffs[handoff.request_id]
-        actions: list[Action] = [CancelTransfer(handoff.request_id)] if is_moving else []
-        actions.append(SendCommand(handoff.source, Cancel(handoff.request_id)))
-        actions.append(SendCommand(handoff.destination, Cancel(handoff.request_id)))
-        return actions
+    def _cancel_handoff(self, handoff: Handoff, lost: int = NO_WORKER) -> list[Action]:
+        """Stop a hand-off and take the request off both workers, but for a lost one."""
+        actions: list[Action] = [CancelTransfer(i) for i in self._book.cancel(handoff)]
+        workers = [w for w in (handoff.source, handoff.destination) if w not in {NO_WORKER, lost}]
+        return actions + [SendCommand(w, Cancel(handoff.request_id)) for w in workers]
 
     def next_deadline_ns(self) -> int | None:
         """Return the earliest deadline of a hand-off that is still under way."""
-        while self._deadlines:
-            deadline_ns, request_id = self._deadlines[0]
-            handoff = self._handoffs.get(request_id)
-            if handoff is not None and handoff.deadline_ns == deadline_ns:
-                return deadline_ns
-            heapq.heappop(self._deadlines)
-        return None
+        return self._book.next_deadline_ns()
 
     def expire(self, now_ns: int) -> list[Action]:
-        """Abort the requests whose hand-off has passed its deadline."""
+        """Give up the hand-offs that have passed their deadline: both sides lose their blocks.
+
+        Their requests are aborted, or computed by the decode worker from the prompt on; no token
+        ever comes from blocks that were given back.
+        """
         actions: list[Action] = []
-        while (deadline_ns := self.next_deadline_ns()) is not None and deadline_ns <= now_ns:
-            actions.extend(self.cancel(self._deadlines[0][1], now_ns))
+        while (handoff := self._book.expired(now_ns)) is not None:
+            self.num_expired += 1
+            timeline = self._live[handoff.request_id]
+            if self._config.on_expiry is OnExpiry.FAIL:
+                actions += self._give_up(timeline, Outcome.ABORTED, now_ns)
+                continue
+            actions += self._cancel_handoff(handoff)
+            timeline.goal = Goal.GENERATE
+            command = timeline.add_request(timeline.goal)
+            actions.append(SendCommand(handoff.destination, command))
         return actions
 
+    # ------------------------------------------------------------------ workers that come and go
+
+    def on_worker_lost(self, worker: int, now_ns: int) -> list[Action]:
+        """Start anew, or fail, every request that a dead worker has even a part of.
+
+        Its output is lost. It starts from its prompt as soon as the other worker of its hand-off,
+        if there is one, has let go of it.
+        """
+        self._router.lose(worker)
+        actions: list[Action] = []
+        for request_id in sorted(self._live):
+            timeline = self._live[request_id]
+            handoff = self._book.by_request.get(request_id)
+            if handoff is not None and worker in {handoff.source, handoff.destination}:
+                actions += self._restart(timeline, handoff, worker, now_ns)
+            elif timeline.worker == worker and timeline.is_leaving:
+                actions += self._start_anew(timeline, now_ns)
+            elif timeline.worker == worker:
+                actions += self._restart(timeline, None, worker, now_ns)
+        return actions
+
+    def on_worker_joined(self, worker: int, now_ns: int) -> None:
+        """Use a worker again; it is new: idle, its prefix cache empty."""
+        del now_ns
+        self._router.join(worker)
+
+    def _restart(
+        self, timeline: Timeline, handoff: Handoff | None, lost: int, now_ns: int
+    ) -> list[Action]:
+        """Take a request off the worker that survived, and start it anew or fail it."""
+        actions: list[Action] = []
+        timeline.worker = NO_WORKER
+        if handoff is not None:
+            actions = self._cancel_handoff(handoff, lost)
+            is_source_lost = handoff.source == lost
+            timeline.worker = handoff.destination if is_source_lost else handoff.source
+        if timeline.num_restarts >= self._config.max_restarts:
+            timeline.finished_ns = now_ns
+            actions.append(self._end(timeline, Outcome.FAILED))
+            return actions
+        timeline.num_restarts += 1
+        self.num_restarts += 1
+        timeline.forget_attempt()
+        timeline.is_leaving = timeline.worker != NO_WORKER
+        return actions if timeline.is_leaving else actions + self._start_anew(timeline, now_ns)
+
+    def _start_anew(self, timeline: Timeline, now_ns: int) -> list[Action]:
+        timeline.is_leaving = False
+        timeline.worker = NO_WORKER
+        return self._route(timeline, now_ns)
+
+    # ------------------------------------------------------------------ checking
+
     def check_invariants(self) -> None:
-        """Assert I1 and I2."""
+        """Assert I1 to I3."""
         assert self.num_arrived == sum(self.counts.values()) + len(self._live), "I1 (INV-1)"
-        assert self._handoffs.keys() <= self._live.keys(), "I2"
-        assert not any(handoff.is_over for handoff in self._handoffs.values()), "I2 (INV-10)"
+        assert self._book.by_request.keys() <= self._live.keys(), "I2"
+        self._book.check_invariants()
+        for timeline in self._live.values():
+            assert not self._router.is_lost(timeline.worker), "I3"
+        for handoff in self._book.by_request.values():
+            assert not self._router.is_lost(handoff.source), "I3"
+            assert not self._router.is_lost(handoff.destination), "I3"

@@ -1,23 +1,24 @@
 """The life cycle of moving one request's KV cache from a prefill to a decode worker."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from kvfabric.errors import IllegalTransitionError
+from kvfabric.serving.streaming import LayerStream
 
 
 class HandoffState(Enum):
     """States of a hand-off; the last two are final and exclude each other (INV-10)."""
 
-    HELD = "held"  # source blocks held, destination asked to reserve
+    ASKED = "asked"  # destination asked to reserve the blocks of the whole prompt
     RESERVED = "reserved"  # destination blocks reserved, bytes may move
-    TRANSFERRING = "transferring"
+    TRANSFERRING = "transferring"  # some bytes have begun to move
     ACKNOWLEDGED = "acknowledged"  # all bytes at the destination; source released
     CANCELLED = "cancelled"  # both sides released
 
 
 _NEXT: dict[HandoffState, frozenset[HandoffState]] = {
-    HandoffState.HELD: frozenset({HandoffState.RESERVED, HandoffState.CANCELLED}),
+    HandoffState.ASKED: frozenset({HandoffState.RESERVED, HandoffState.CANCELLED}),
     HandoffState.RESERVED: frozenset({HandoffState.TRANSFERRING, HandoffState.CANCELLED}),
     HandoffState.TRANSFERRING: frozenset({HandoffState.ACKNOWLEDGED, HandoffState.CANCELLED}),
     HandoffState.ACKNOWLEDGED: frozenset(),
@@ -27,13 +28,25 @@ _NEXT: dict[HandoffState, frozenset[HandoffState]] = {
 
 @dataclass(slots=True, eq=False)
 class Handoff:
-    """One hand-off. Source blocks stay held until it is acknowledged or cancelled, never both."""
+    """One hand-off. Source blocks stay held until it is acknowledged or cancelled, never both.
+
+    Attributes:
+        request_id: whose KV cache moves.
+        source: prefill worker; ``NO_WORKER`` until one has been given the request.
+        destination: decode worker.
+        state: how far it is.
+        lease_end_ns: until when the source holds finished blocks; None while it still computes.
+        stream: what is ready and not sent, layer by layer; None moves the whole prompt at once.
+        transfer_ids: transfers under way, oldest first.
+    """
 
     request_id: int
     source: int
     destination: int
-    deadline_ns: int
-    state: HandoffState = HandoffState.HELD
+    state: HandoffState = HandoffState.ASKED
+    lease_end_ns: int | None = None
+    stream: LayerStream | None = None
+    transfer_ids: list[int] = field(default_factory=list)
 
     def move_to(self, state: HandoffState) -> None:
         """Take a transition of the table, or raise and change nothing."""
@@ -42,6 +55,21 @@ class Handoff:
                 f"hand-off of request {self.request_id}: {self.state.value} -> {state.value}"
             )
         self.state = state
+
+    @property
+    def is_prefilled(self) -> bool:
+        """Return whether the source has computed the whole prompt."""
+        return self.lease_end_ns is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the prompt is computed and all of it has arrived."""
+        return (
+            self.state is HandoffState.TRANSFERRING
+            and self.lease_end_ns is not None
+            and not self.transfer_ids
+            and (self.stream is None or self.stream.is_sent)
+        )
 
     @property
     def is_over(self) -> bool:

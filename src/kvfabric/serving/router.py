@@ -7,6 +7,7 @@ from kvfabric.serving.commands import WorkerSignal
 from kvfabric.serving.signals import SignalBoard
 
 SIGNAL_INTERVAL_NS = 50_000_000
+_NEVER = 1 << 62  # the cost of a lost worker
 
 
 class RoutingPolicy(Enum):
@@ -25,15 +26,18 @@ class Router:
     keeps an index of the prefixes it has sent where, the latest ``max_index_entries`` per worker;
     the worker may have evicted some of them by now. The cost of a worker is the tokens in its queue
     plus those of the request it would have to compute. Ties go in turn, so that a slow stream uses
-    every worker and its cache.
+    every worker and its cache. A lost worker is never chosen; of one that has joined again nothing
+    is remembered.
     """
 
     __slots__ = (
         "_board",
         "_index",
+        "_lost",
         "_max_index_entries",
         "_next",
         "_next_decode",
+        "_num_decode",
         "_num_prefill",
         "_policy",
         "_sent",
@@ -52,6 +56,8 @@ class Router:
         """Make a router over ``num_prefill`` workers that compute prompts, then their receivers."""
         self._policy = policy
         self._num_prefill = num_prefill
+        self._num_decode = num_decode
+        self._lost: set[int] = set()
         self._next = num_prefill - 1  # chosen last; the turn begins after it
         self._next_decode = num_decode - 1
         self._max_index_entries = max_index_entries
@@ -64,6 +70,38 @@ class Router:
         """Take in that a worker has changed; it counts once the interval is over."""
         self._board.put(worker, signal, now_ns)
 
+    # ------------------------------------------------------------------ lost workers
+
+    @property
+    def has_prefill(self) -> bool:
+        """Return whether a worker that computes prompts is alive."""
+        return not self._lost or any(w not in self._lost for w in range(self._num_prefill))
+
+    @property
+    def has_decode(self) -> bool:
+        """Return whether a decode worker is alive."""
+        first, end = self._num_prefill, self._num_prefill + self._num_decode
+        return not self._lost or any(w not in self._lost for w in range(first, end))
+
+    def is_lost(self, worker: int) -> bool:
+        """Return whether a worker is dead."""
+        return worker in self._lost
+
+    def lose(self, worker: int) -> None:
+        """Choose a worker no more, and forget which prefixes were sent there."""
+        assert worker not in self._lost, f"worker {worker} is lost already"
+        self._lost.add(worker)
+        if worker < self._num_prefill:
+            self._index[worker].clear()
+
+    def join(self, worker: int) -> None:
+        """Choose a worker again; it is idle and caches nothing."""
+        self._lost.remove(worker)
+        self._board.reset(worker)
+        self._sent[worker] = 0
+
+    # ------------------------------------------------------------------ choosing
+
     def choose_prefill(
         self,
         num_prompt_tokens: int,
@@ -71,10 +109,10 @@ class Router:
         hash_block_tokens: int,
         now_ns: int,
     ) -> int:
-        """Return the id of the worker that computes a prompt."""
+        """Return the id of the worker that computes a prompt; one must be alive."""
         match self._policy:
             case RoutingPolicy.ROUND_ROBIN:
-                chosen = self._next = (self._next + 1) % self._num_prefill
+                chosen = self._next_in_turn()
             case RoutingPolicy.LEAST_LOADED:
                 chosen = self._send([num_prompt_tokens] * self._num_prefill, now_ns)
             case RoutingPolicy.PREFIX_AWARE:
@@ -83,6 +121,13 @@ class Router:
                 self._remember(chosen, hashes)
         return chosen
 
+    def _next_in_turn(self) -> int:
+        assert self.has_prefill, "no live worker to compute a prompt"
+        self._next = (self._next + 1) % self._num_prefill
+        while self._next in self._lost:
+            self._next = (self._next + 1) % self._num_prefill
+        return self._next
+
     def _send(self, new_tokens: list[int], now_ns: int) -> int:
         """Choose the prefill worker with the least to do, this request included."""
         signals = self._seen(now_ns)
@@ -90,9 +135,16 @@ class Router:
             signals[worker].num_queued_tokens + self._sent[worker] + new
             for worker, new in enumerate(new_tokens)
         ]
+        self._exclude_lost(costs, 0)
         chosen = self._next = _next_least(costs, self._next)
         self._sent[chosen] += new_tokens[chosen]
         return chosen
+
+    def _exclude_lost(self, costs: list[int], first_worker: int) -> None:
+        """Make the lost workers the last choice, in place; costs start at ``first_worker``."""
+        for worker in self._lost:
+            if 0 <= worker - first_worker < len(costs):
+                costs[worker - first_worker] = _NEVER
 
     def _seen(self, now_ns: int) -> list[WorkerSignal]:
         """Return the visible reports; what was sent before them is in them."""
@@ -127,12 +179,13 @@ class Router:
             index.popitem(last=False)
 
     def choose_decode(self, num_prompt_tokens: int, now_ns: int) -> int:
-        """Return the id of the decode worker with the fewest prompt tokens in its requests."""
+        """Return the id of the decode worker with the fewest prompt tokens; one must be alive."""
         signals = self._seen(now_ns)
         loads = [
             signals[worker].num_prompt_tokens + self._sent[worker]
             for worker in range(self._num_prefill, len(signals))
         ]
+        self._exclude_lost(loads, self._num_prefill)
         self._next_decode = _next_least(loads, self._next_decode)
         chosen = self._num_prefill + self._next_decode
         self._sent[chosen] += num_prompt_tokens
@@ -142,6 +195,7 @@ class Router:
 def _next_least(costs: list[int], last: int) -> int:
     """Return the index of the least cost, the first such after ``last`` in turn."""
     least = min(costs)
+    assert least < _NEVER, "no live worker to choose"
     try:
         return costs.index(least, last + 1)
     except ValueError:

@@ -28,6 +28,7 @@ from kvfabric.serving.commands import (
     FirstToken,
     KvArrived,
     Prefilled,
+    PrefillStarted,
     ReleaseHeld,
     WorkerEvent,
     WorkerSignal,
@@ -43,10 +44,17 @@ MAX_STEPS_OUT = 2
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What ``schedule`` decided: a step to run, if any, and decode blocks newly reserved."""
+    """What ``schedule`` decided.
+
+    Attributes:
+        plan: a step to run, if any.
+        reserved: requests whose blocks for received KV are newly reserved.
+        started: prompts that only prefill here and whose first chunk is in the plan.
+    """
 
     plan: StepPlan | None
     reserved: tuple[int, ...] = ()
+    started: tuple[PrefillStarted, ...] = ()
 
 
 class Scheduler:
@@ -72,6 +80,7 @@ class Scheduler:
         "_received",
         "_requests",
         "_running",
+        "_started",
         "_waiting",
         "kv",
         "num_preemptions",
@@ -94,11 +103,16 @@ class Scheduler:
         self._out: deque[StepOut] = deque()  # planned and not completed, oldest first
         self._received: list[Request] = []  # of the step being planned, see StepOut
         self._prompts: list[tuple[Request, bool]] = []  # likewise
+        self._started: list[PrefillStarted] = []  # likewise
         self._left: list[int] = []  # gone since the last plan, for the executor
         self._doomed: dict[int, int] = {}  # cancelled: steps to complete until blocks are free
         self._may_admit = False  # something changed since the last look at who may come in
         self._num_prompt_tokens = 0
         self.num_preemptions = 0
+
+    def empty_twin(self) -> "Scheduler":
+        """Return an idle scheduler of the same settings, in the place of one that died."""
+        return Scheduler(self._config)
 
     # ------------------------------------------------------------------ what others may ask
 
@@ -250,7 +264,10 @@ class Scheduler:
         plan = self._make_plan(tuple(chunks))
         if plan is not None:
             self._out.append(self._plan_ahead(plan, has_preempted=has_preempted))
-        return Decision(plan, tuple(reserved))
+        if not reserved and not self._started:
+            return Decision(plan)
+        started, self._started = tuple(self._started), []
+        return Decision(plan, tuple(reserved), started)
 
     def _stop_doomed(self) -> None:
         """Keep cancelled requests out of what is planned from now on."""
@@ -365,6 +382,8 @@ class Scheduler:
         if request.num_preemptions == 0:
             request.num_cached_tokens = num_cached
         self._run(request, RequestState.PREFILLING, now_ns)
+        if request.goal is Goal.PREFILL:
+            self._started.append(PrefillStarted(request.request_id, num_cached))
         return self._chunk(request, num_tokens)
 
     def _run(self, request: Request, state: RequestState, now_ns: int) -> None:

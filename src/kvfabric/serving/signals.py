@@ -28,6 +28,11 @@ class SignalBoard:
             self._changed_in[worker] = interval
         self._latest[worker] = signal
 
+    def reset(self, worker: int) -> None:
+        """Forget what a worker was; it is idle."""
+        self._latest[worker] = self._before[worker] = WorkerSignal()
+        self._changed_in[worker] = -1
+
     def interval_of(self, now_ns: int) -> int:
         """Return the number of the interval an instant lies in."""
         return now_ns // self._interval_ns

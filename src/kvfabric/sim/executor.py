@@ -59,6 +59,26 @@ class SimExecutor:
         self.end_ns = 0  # of the plan that runs
         self.num_iterations = 0
 
+    def empty_twin(self) -> "SimExecutor":
+        """Return an idle executor of the same settings, in the place of one that died."""
+        return SimExecutor(
+            self._model,
+            self._output_lengths,
+            samples_first_token=self._samples_first_token,
+            max_iterations=self._max_iterations,
+        )
+
+    @property
+    def plan(self) -> StepPlan:
+        """Return the plan that runs."""
+        assert self._plan is not None
+        return self._plan
+
+    @property
+    def start_ns(self) -> int:
+        """Return when the plan that runs began."""
+        return self._start_ns
+
     @property
     def is_running(self) -> bool:
         """Return whether a plan has started and is not completed."""

@@ -14,7 +14,7 @@ from enum import IntEnum
 from kvfabric.protocol.ports import Network
 from kvfabric.protocol.record import RequestRecord
 from kvfabric.protocol.step import StepPlan
-from kvfabric.protocol.transfer import TransferPlan
+from kvfabric.protocol.transfer import KvPiece, RankTransfer, TransferPlan
 from kvfabric.protocol.workload import RequestSpec, Workload
 from kvfabric.serving.commands import WorkerEvent
 from kvfabric.serving.coordinator import (
@@ -28,6 +28,7 @@ from kvfabric.serving.coordinator import (
 )
 from kvfabric.serving.scheduler import Scheduler
 from kvfabric.sim.executor import SimExecutor
+from kvfabric.sim.worker import SimWorker, TrafficOf
 
 
 class Phase(IntEnum):
@@ -35,14 +36,20 @@ class Phase(IntEnum):
 
     STEP_DONE = 0
     TRANSFER_DONE = 1
-    TRANSFER_START = 2
-    CANCEL = 3
-    DEADLINE = 4
-    ARRIVAL = 5
-    PLAN_AHEAD = 6
+    WORKER_LOST = 2
+    WORKER_JOINED = 3
+    LAYERS_READY = 4
+    TRANSFER_START = 5
+    CANCEL = 6
+    DEADLINE = 7
+    ARRIVAL = 8
+    PLAN_AHEAD = 9
 
 
 _STEP_DONE = int(Phase.STEP_DONE)
+MAX_LAYER_GROUPS = 1 << 10
+FIRST_STEP_TRANSFER = 1 << 40
+"""Ids of what steps exchange, out of the way of hand-offs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +66,6 @@ class SimulationConfig:
     transfer_setup_ns: int = 0
     max_tokens: int = 1 << 31
     async_scheduling: bool = False
-
-
-@dataclass(slots=True)
-class _Worker:
-    scheduler: Scheduler
-    executor: SimExecutor
-    version: int = 0  # of the pending STEP_DONE and PLAN_AHEAD events
-    planned: StepPlan | None = None  # not started yet
-    may_plan: bool = False  # the last iteration runs and the next step is not planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,25 +90,43 @@ class Simulation:
         coordinator: Coordinator,
         workers: Sequence[tuple[Scheduler, SimExecutor]],
         network: Network,
+        *,
+        traffic: Sequence[TrafficOf | None] = (),
     ) -> None:
-        """Join the parts; ``workers`` in the coordinator's order of worker ids."""
+        """Join the parts.
+
+        Args:
+            config: delays of the world.
+            workload: what clients ask for.
+            coordinator: the control.
+            workers: in the coordinator's order of worker ids.
+            network: moves hand-offs and what steps exchange.
+            traffic: per worker, what its prefill steps exchange over the fabric; () for nothing.
+        """
         self._config = config
         self._coordinator = coordinator
         self._network = network
-        self._workers = [_Worker(scheduler, executor) for scheduler, executor in workers]
+        self._workers = [SimWorker(scheduler, executor) for scheduler, executor in workers]
+        for worker, traffic_of in zip(self._workers, traffic, strict=False):
+            worker.traffic_of = traffic_of
         self._heap: list[tuple[int, int, int, int]] = []  # (time, phase, id, version)
         self._specs = {spec.request_id: spec for spec in workload.requests}
         self._followers: dict[int, list[RequestSpec]] = {}
         for spec in workload.requests:
             if spec.after_request_id is not None:
                 self._followers.setdefault(spec.after_request_id, []).append(spec)
-        self._transfers: dict[int, TransferPlan] = {}
+        self._transfers: dict[int, TransferPlan] = {}  # not started yet
+        self._worker_of_transfer: dict[int, int] = {}  # of those that a step waits for
+        self._next_step_transfer = FIRST_STEP_TRANSFER
         self._records: list[RequestRecord] = []
         self._dirty: set[int] = set()
         self._now_ns = 0
         self._end_ns = 0
         self._num_events = 0
         self._num_iterations = 0
+        self._num_preemptions = 0  # of workers that died
+        self._num_layer_groups = coordinator.num_layer_groups
+        assert self._num_layer_groups <= MAX_LAYER_GROUPS, "too many layer groups"
         self._watched_ns: int | None = None
         self._log = hashlib.sha256()
         for spec in workload.requests:
@@ -120,6 +136,14 @@ class Simulation:
     def cancel_at(self, request_id: int, time_ns: int) -> None:
         """Let the client of a request give up at an instant; too late or too early is harmless."""
         self._push(time_ns, Phase.CANCEL, request_id)
+
+    def lose_worker_at(self, worker_id: int, time_ns: int) -> None:
+        """Let a worker die at an instant with all it holds; one that is dead already stays so."""
+        self._push(time_ns, Phase.WORKER_LOST, worker_id)
+
+    def join_worker_at(self, worker_id: int, time_ns: int) -> None:
+        """Let a dead worker come back empty; one that lives is left alone."""
+        self._push(time_ns, Phase.WORKER_JOINED, worker_id)
 
     def run(
         self, on_progress: Callable[[int], None] | None = None, *, check: bool = False
@@ -146,7 +170,8 @@ class Simulation:
             end_ns=self._end_ns,
             num_events=self._num_events,
             num_iterations=self._num_iterations,
-            num_preemptions=sum(w.scheduler.num_preemptions for w in self._workers),
+            num_preemptions=self._num_preemptions
+            + sum(worker.scheduler.num_preemptions for worker in self._workers),
             log_digest=self._log.hexdigest(),
         )
 
@@ -208,14 +233,27 @@ class Simulation:
                 self._network.start(transfer, self._now_ns)
         elif phase == Phase.ARRIVAL:
             self._arrive(self._specs[ident])
-        elif phase == Phase.CANCEL:
-            self._note("cancel", ident)
-            self._act(self._coordinator.cancel(ident, self._now_ns))
+        elif phase == Phase.LAYERS_READY:
+            worker_id, group = divmod(ident, MAX_LAYER_GROUPS)
+            if version == self._workers[worker_id].version:
+                self._layers_ready(worker_id, group)
         else:
-            assert phase == Phase.DEADLINE
-            self._watched_ns = None
-            self._act(self._coordinator.expire(self._now_ns))
-            self._watch_deadline()
+            self._apply_rare(Phase(phase), ident)
+
+    def _apply_rare(self, phase: Phase, ident: int) -> None:
+        match phase:
+            case Phase.CANCEL:
+                self._note("cancel", ident)
+                self._act(self._coordinator.cancel(ident, self._now_ns))
+            case Phase.DEADLINE:
+                self._watched_ns = None
+                self._act(self._coordinator.expire(self._now_ns))
+            case Phase.WORKER_LOST:
+                self._lose(ident)
+            case Phase.WORKER_JOINED:
+                self._join(ident)
+            case _:
+                raise AssertionError(phase)
 
     def _note(self, kind: str, ident: int, other: int = -1) -> None:
         """Add a line to the digest of everything that happened (INV-7)."""
@@ -237,19 +275,48 @@ class Simulation:
         worker = self._workers[worker_id]
         if version != worker.version:
             return  # the run was cut short meanwhile
+        worker.is_computed = True
+        self._end_step(worker_id)
+
+    def _end_step(self, worker_id: int) -> None:
+        """Complete a step that is computed, once all bytes it waits for have arrived."""
+        worker = self._workers[worker_id]
+        if worker.awaited:
+            return
+        if worker.exposed:
+            parts, worker.exposed = worker.exposed, ()
+            self._exchange(worker_id, parts)
+            return
+        worker.is_computed = False
+        if self._num_layer_groups and worker.executor.plan.prefill:
+            self._layers_ready(worker_id, self._num_layer_groups - 1)
         result = worker.executor.complete()
         self._num_iterations += result.num_iterations
         events = worker.scheduler.complete(result, self._now_ns)
         self._dirty.add(worker_id)
         self._tell(worker_id, events)
 
-    def _tell(self, worker_id: int, events: list[WorkerEvent]) -> None:
+    def _layers_ready(self, worker_id: int, group: int) -> None:
+        """Report that a layer group of the chunks in the step that runs is computed."""
+        for chunk in self._workers[worker_id].executor.plan.prefill:
+            end_token = chunk.num_history_tokens + chunk.num_tokens
+            piece = KvPiece(chunk.num_history_tokens, end_token, group)
+            self._act(self._coordinator.on_layers_ready(chunk.request_id, piece, self._now_ns))
+
+    def _tell(self, worker_id: int, events: Sequence[WorkerEvent]) -> None:
         for event in events:
             self._note(type(event).__name__, worker_id, event.request_id)
             self._act(self._coordinator.on_worker_event(worker_id, event, self._now_ns))
 
     def _transfer_done(self, transfer_id: int) -> None:
         self._num_events += 1
+        worker_id = self._worker_of_transfer.pop(transfer_id, None)
+        if worker_id is not None:
+            worker = self._workers[worker_id]
+            worker.awaited.discard(transfer_id)
+            if worker.is_computed:
+                self._end_step(worker_id)
+            return
         self._note("transferred", transfer_id)
         self._act(self._coordinator.on_transferred(transfer_id, self._now_ns))
 
@@ -266,6 +333,8 @@ class Simulation:
     def _schedule(self, worker_id: int) -> None:
         """Let a worker plan and start its next step where it is time to; make its state known."""
         worker = self._workers[worker_id]
+        if worker.is_lost:
+            return
         if not worker.executor.is_running:
             if worker.planned is None:
                 worker.planned = self._plan(worker_id)
@@ -281,6 +350,8 @@ class Simulation:
         for request_id in decision.reserved:
             self._note("reserved", worker_id, request_id)
             self._act(self._coordinator.on_reserved(request_id, self._now_ns))
+        if self._num_layer_groups:
+            self._tell(worker_id, decision.started)
         return decision.plan
 
     def _begin(self, worker_id: int, plan: StepPlan) -> None:
@@ -288,6 +359,32 @@ class Simulation:
         worker.planned = None
         worker.executor.start(plan, self._now_ns, worker.scheduler.run_length())
         self._expect_end(worker_id)
+        if plan.prefill:
+            if self._num_layer_groups:
+                self._expect_layers(worker_id)
+            if worker.traffic_of is not None:
+                traffic = worker.traffic_of(plan)
+                worker.exposed = traffic.exposed
+                if traffic.overlapped:
+                    self._exchange(worker_id, traffic.overlapped)
+
+    def _expect_layers(self, worker_id: int) -> None:
+        """Await the end of every layer group but the last, which ends with the step."""
+        worker, num_groups = self._workers[worker_id], self._num_layer_groups
+        start_ns = worker.executor.start_ns
+        duration_ns = worker.executor.end_ns - start_ns
+        for group in range(num_groups - 1):
+            ready_ns = start_ns + duration_ns * (group + 1) // num_groups
+            ident = worker_id * MAX_LAYER_GROUPS + group
+            self._push(ready_ns, Phase.LAYERS_READY, ident, worker.version)
+
+    def _exchange(self, worker_id: int, parts: tuple[RankTransfer, ...]) -> None:
+        """Move what the GPUs of a worker exchange; its step waits for it."""
+        transfer_id = self._next_step_transfer
+        self._next_step_transfer += 1
+        self._worker_of_transfer[transfer_id] = worker_id
+        self._workers[worker_id].awaited.add(transfer_id)
+        self._network.start(TransferPlan(transfer_id, parts), self._now_ns)
 
     def _expect_end(self, worker_id: int) -> None:
         """Await the end of the step that runs and, where the next is planned ahead, that moment."""
@@ -302,8 +399,6 @@ class Simulation:
                 self._push(plan_ns, Phase.PLAN_AHEAD, worker_id, worker.version)
 
     def _act(self, actions: list[Action]) -> None:
-        if not actions:
-            return
         for action in actions:
             match action:
                 case SendCommand():
@@ -344,6 +439,27 @@ class Simulation:
             self._now_ns, num_ahead=num_ahead
         ):
             self._expect_end(worker_id)
+
+    def _lose(self, worker_id: int) -> None:
+        worker = self._workers[worker_id]
+        if worker.is_lost:
+            return
+        self._note("lost", worker_id)
+        for transfer_id in sorted(worker.awaited):
+            del self._worker_of_transfer[transfer_id]
+            self._network.cancel(transfer_id, self._now_ns)
+        self._num_preemptions += worker.scheduler.num_preemptions
+        worker.reset()
+        worker.is_lost = True
+        self._act(self._coordinator.on_worker_lost(worker_id, self._now_ns))
+
+    def _join(self, worker_id: int) -> None:
+        worker = self._workers[worker_id]
+        if not worker.is_lost:
+            return
+        self._note("joined", worker_id)
+        worker.is_lost = False
+        self._coordinator.on_worker_joined(worker_id, self._now_ns)
 
     def _end(self, record: RequestRecord) -> None:
         self._records.append(record)

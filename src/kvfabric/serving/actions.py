@@ -1,0 +1,61 @@
+"""What the cluster's control is asked for by clients, and what it answers its driver with.
+
+What a driver does, beyond carrying out actions in their order:
+
+- Layer-wise hand-offs (``num_layer_groups`` above 0): it passes on ``PrefillStarted``, divides the
+  duration of a step with prefill chunks into ``num_layer_groups`` equal parts, and at the end of
+  part g calls ``on_layers_ready`` with the tokens of each chunk and group g; the last part before
+  it completes the step. What it has not reported moves at the end of the prefill, so that a driver
+  that reports nothing is slower, not wrong.
+- A worker dies: it drops the worker's scheduler, executor and pending events, then calls
+  ``on_worker_lost``. No action that follows names the worker, and no event of it is passed on. When
+  the worker is back, with a new scheduler and executor, it calls ``on_worker_joined``.
+"""
+
+from dataclasses import dataclass
+
+from kvfabric.protocol.record import RequestRecord
+from kvfabric.protocol.transfer import TransferPlan
+from kvfabric.serving.commands import Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncomingRequest:
+    """A request as a client sends it: no output length (INV-9)."""
+
+    request_id: int
+    num_prompt_tokens: int
+    max_tokens: int
+    block_hashes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendCommand:
+    """Pass a command to a worker's scheduler."""
+
+    worker: int
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class StartTransfer:
+    """Let the network move bytes of a hand-off."""
+
+    transfer: TransferPlan
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTransfer:
+    """Stop moving bytes of a hand-off."""
+
+    transfer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndRequest:
+    """A request is over; this is its record."""
+
+    record: RequestRecord
+
+
+Action = SendCommand | StartTransfer | CancelTransfer | EndRequest

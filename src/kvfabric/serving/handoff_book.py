@@ -1,0 +1,146 @@
+"""All hand-offs under way: what they move, and until when the source keeps its blocks for them."""
+
+import heapq
+from collections.abc import Sequence
+
+from kvfabric.protocol.transfer import KvPiece, RankTransfer, TransferPlan
+from kvfabric.serving.coordinator_config import CoordinatorConfig, HandoffMode
+from kvfabric.serving.handoff import Handoff, HandoffState
+from kvfabric.serving.streaming import LayerStream
+
+
+class HandoffBook:
+    """Hand-offs by request, transfers under way by id, leases by their end.
+
+    Invariants:
+        I1. a hand-off in the book is neither acknowledged nor cancelled (INV-10).
+        I2. a transfer under way belongs to one hand-off of the book, whose destination has blocks.
+        I3. blocks of a finished prefill are held under a lease that is in the heap.
+    """
+
+    __slots__ = ("_config", "_leases", "_moving", "_num_transfers", "_pairs", "by_request")
+
+    def __init__(self, config: CoordinatorConfig) -> None:
+        """Start with no hand-off."""
+        self._config = config
+        self._pairs = config.rank_pairs
+        if self._pairs is None:
+            self._pairs = tuple((rank, rank) for rank in range(len(config.worker_gpus[0])))
+        self._leases: list[tuple[int, int]] = []  # (end, request id), some outdated
+        self._moving: dict[int, Handoff] = {}
+        self._num_transfers = 0
+        self.by_request: dict[int, Handoff] = {}
+
+    def open(self, request_id: int, num_tokens: int, source: int, destination: int) -> Handoff:
+        """Add a hand-off whose destination is being asked for blocks."""
+        handoff = Handoff(request_id, source, destination)
+        if self._config.handoff is HandoffMode.LAYER_WISE:
+            handoff.stream = LayerStream(num_tokens, self._config.num_layer_groups)
+        self.by_request[request_id] = handoff
+        return handoff
+
+    def hold(self, handoff: Handoff, num_tokens: int, now_ns: int) -> None:
+        """Start the lease of a source that has computed the whole prompt."""
+        handoff.lease_end_ns = now_ns + self._config.handoff_deadline_ns
+        heapq.heappush(self._leases, (handoff.lease_end_ns, handoff.request_id))
+        if handoff.stream is not None:
+            handoff.stream.add_all(num_tokens)
+
+    def ready(self, handoff: Handoff, piece: KvPiece) -> None:
+        """Take in that a piece is computed; a hand-off of the whole prompt waits for its end."""
+        if handoff.stream is not None:
+            handoff.stream.add(piece)
+
+    # ------------------------------------------------------------------ moving bytes
+
+    def send(self, handoff: Handoff, num_tokens: int) -> TransferPlan | None:
+        """Return what can move now and was not sent before, as one transfer, or None."""
+        stream = handoff.stream
+        if stream is None:
+            if handoff.state is not HandoffState.RESERVED or handoff.lease_end_ns is None:
+                return None
+            return self._start(handoff, self._config.rank_bytes(num_tokens))
+        if handoff.state is HandoffState.ASKED:
+            return None
+        sizes = stream.take(self._config.rank_bytes)
+        return None if sizes is None else self._start(handoff, sizes)
+
+    def _start(self, handoff: Handoff, sizes: Sequence[int]) -> TransferPlan:
+        if handoff.state is HandoffState.RESERVED:
+            handoff.move_to(HandoffState.TRANSFERRING)
+        transfer_id = self._num_transfers
+        self._num_transfers += 1
+        self._moving[transfer_id] = handoff
+        handoff.transfer_ids.append(transfer_id)
+        return TransferPlan(transfer_id, self._parts(handoff, sizes))
+
+    def _parts(self, handoff: Handoff, sizes: Sequence[int]) -> tuple[RankTransfer, ...]:
+        assert self._pairs is not None
+        source = self._config.worker_gpus[handoff.source]
+        destination = self._config.worker_gpus[handoff.destination]
+        return tuple(
+            [
+                RankTransfer(source[src], destination[dst], size)
+                for (src, dst), size in zip(self._pairs, sizes, strict=True)
+                if size
+            ]
+        )
+
+    def arrived(self, transfer_id: int) -> Handoff:
+        """Count a transfer as arrived and return its hand-off.
+
+        Raises:
+            KeyError: it was cancelled or never started.
+        """
+        handoff = self._moving.pop(transfer_id)
+        handoff.transfer_ids.remove(transfer_id)
+        return handoff
+
+    # ------------------------------------------------------------------ ending
+
+    def acknowledge(self, handoff: Handoff) -> None:
+        """Close a hand-off that is complete."""
+        handoff.move_to(HandoffState.ACKNOWLEDGED)
+        del self.by_request[handoff.request_id]
+
+    def cancel(self, handoff: Handoff) -> list[int]:
+        """Close a hand-off that is given up; return its transfers under way, oldest first."""
+        handoff.move_to(HandoffState.CANCELLED)
+        del self.by_request[handoff.request_id]
+        transfer_ids, handoff.transfer_ids = handoff.transfer_ids, []
+        for transfer_id in transfer_ids:
+            del self._moving[transfer_id]
+        return transfer_ids
+
+    def next_deadline_ns(self) -> int | None:
+        """Return the earliest end of a lease that is still needed."""
+        leases, by_request = self._leases, self.by_request
+        while leases:
+            lease_end_ns, request_id = leases[0]
+            handoff = by_request.get(request_id)
+            if handoff is not None and handoff.lease_end_ns == lease_end_ns:
+                return lease_end_ns
+            heapq.heappop(leases)
+        return None
+
+    def expired(self, now_ns: int) -> Handoff | None:
+        """Return a hand-off whose lease has ended, the earliest first, or None."""
+        lease_end_ns = self.next_deadline_ns()
+        if lease_end_ns is None or lease_end_ns > now_ns:
+            return None
+        return self.by_request[self._leases[0][1]]
+
+    def check_invariants(self) -> None:
+        """Assert I1 to I3."""
+        leases = set(self._leases)
+        for request_id, handoff in self.by_request.items():
+            assert handoff.request_id == request_id
+            assert not handoff.is_over, "I1 (INV-10)"
+            has_begun = handoff.state is HandoffState.TRANSFERRING
+            assert has_begun or not handoff.transfer_ids, "I2"
+            assert all(self._moving[i] is handoff for i in handoff.transfer_ids), "I2"
+            assert not handoff.is_prefilled or (handoff.lease_end_ns, request_id) in leases, "I3"
+            if handoff.stream is not None:
+                handoff.stream.check_invariants()
+        moving = sum(len(handoff.transfer_ids) for handoff in self.by_request.values())
+        assert len(self._moving) == moving, "I2"

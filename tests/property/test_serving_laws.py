@@ -21,6 +21,7 @@ def assert_ordered(record: RequestRecord) -> None:
     instants = [
         record.arrival_ns,
         record.routed_ns,
+        record.queued_ns,
         record.prefill_start_ns,
         record.prefill_end_ns,
         record.transferred_ns,

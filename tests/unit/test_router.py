@@ -196,14 +196,13 @@ def test_prefixes_of_a_lost_worker_are_forgotten() -> None:
 
 def test_router_knows_which_kinds_of_workers_are_left() -> None:
     router = router_of(RoutingPolicy.ROUND_ROBIN, 1, 2)
-    router.lose(0)
-    assert (router.has_prefill, router.has_decode) == (False, True)
-    router.lose(2)
-    assert router.has_decode
-    router.lose(1)
-    assert not router.has_decode
+    seen = [(router.has_prefill, router.has_decode)]
+    for worker in (0, 2, 1):
+        router.lose(worker)
+        seen.append((router.has_prefill, router.has_decode))
     router.join(0)
-    assert router.has_prefill
+    seen.append((router.has_prefill, router.has_decode))
+    assert seen == [(True, True), (False, True), (False, True), (False, False), (True, False)]
 
 
 @pytest.mark.parametrize("policy", RoutingPolicy)

@@ -310,6 +310,67 @@ def test_request_id_twice_is_refused() -> None:
         worker.add(1, 4)
 
 
+# ---------------------------------------------------------------------- KV from elsewhere
+
+
+def fetching(worker: Worker, *, prompt: int = 10, external: int = 8, hashes: int = 2) -> None:
+    command = AddRequest(
+        request_id=1,
+        num_prompt_tokens=prompt,
+        max_tokens=2,
+        goal=Goal.GENERATE,
+        keys=BlockKeys(1, tuple(range(50, 50 + hashes)), 1, hashes),
+        num_external_tokens=external,
+    )
+    worker.scheduler.handle(command, 0)
+
+
+def test_prompt_with_a_fetched_prefix_reserves_whole_and_waits() -> None:
+    worker = worker_of()
+    fetching(worker)
+    decision = worker.begin()
+    assert (decision.plan, decision.reserved) == (None, (1,))
+    assert worker.scheduler.kv.pool.num_used == 3
+
+
+def test_only_what_follows_a_fetched_prefix_is_computed() -> None:
+    worker = worker_of()
+    fetching(worker)
+    worker.begin()
+    worker.scheduler.handle(KvArrived(1), 0)
+    plan = worker.step()
+    assert [(c.num_tokens, c.num_history_tokens) for c in plan.prefill] == [(2, 8)]
+    assert worker.events == [Prefilled(1, 0, 8)]
+
+
+def test_fetched_prefix_can_be_hit_by_others() -> None:
+    worker = worker_of()
+    fetching(worker)
+    worker.begin()
+    worker.scheduler.handle(KvArrived(1), 0)
+    worker.step()
+    worker.add(2, 10, 2, Goal.GENERATE, 50, 51)
+    assert chunks_of(worker.step()) == [(2, 2)]
+
+
+def test_longer_hit_than_what_was_fetched_is_used() -> None:
+    worker = worker_of()
+    worker.add(2, 13, 1, Goal.GENERATE, 50, 51, 52)
+    worker.step()
+    fetching(worker, prompt=13, external=4, hashes=3)
+    worker.begin()
+    worker.scheduler.handle(KvArrived(1), 0)
+    assert chunks_of(worker.step()) == [(1, 1)]
+
+
+def test_cancelled_while_its_prefix_is_on_its_way_leaves_no_block() -> None:
+    worker = worker_of()
+    fetching(worker)
+    worker.begin()
+    assert worker.scheduler.handle(Cancel(1), 0) == [Cancelled(1)]
+    assert worker.scheduler.kv.pool.num_used == 0
+
+
 # ---------------------------------------------------------------------- preemption
 
 

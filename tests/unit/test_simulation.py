@@ -80,6 +80,7 @@ def test_lone_handed_off_request_takes_setup_wire_and_one_step_more() -> None:
         outcome=Outcome.FINISHED,
         arrival_ns=0,
         routed_ns=0,
+        queued_ns=0,
         prefill_start_ns=0,
         prefill_end_ns=prefill_ns,
         reserved_ns=prefill_ns,

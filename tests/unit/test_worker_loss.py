@@ -1,5 +1,7 @@
 """Workers that die and come back: every request is started anew or failed, and counted."""
 
+from typing import Any
+
 import pytest
 from controls import (
     DEADLINE_NS,
@@ -34,7 +36,7 @@ def added(actions: list[Action]) -> list[tuple[int, Goal]]:
     return [(w, c.goal) for w, c in commands(actions) if isinstance(c, AddRequest)]
 
 
-def two_and_two(**settings: object) -> Coordinator:
+def two_and_two(**settings: Any) -> Coordinator:
     """Return a control of prefill workers 0 and 1 and decode workers 2 and 3."""
     return control(num_prefill=2, num_decode=2, **settings)
 

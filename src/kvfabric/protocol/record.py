@@ -34,12 +34,16 @@ class RequestRecord:
     of the attempt that gave the client its first token (the last one, if none did): what earlier
     attempts took lies between ``arrival`` and ``routed``. Bytes and preemptions count all attempts;
     the output tokens are those of the last.
+
+    ``queued`` is when the first worker's engine reads the request, between two steps; what engines
+    publish as TTFT starts there. It lies in ``[routed, prefill_start]``.
     """
 
     request_id: int
     outcome: Outcome
     arrival_ns: int
     routed_ns: int | None = None
+    queued_ns: int | None = None
     prefill_start_ns: int | None = None
     prefill_end_ns: int | None = None
     reserved_ns: int | None = None

@@ -8,13 +8,19 @@ from kvfabric.serving.request import Goal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRequest:
-    """Take a request in; it may generate at most ``max_tokens`` tokens."""
+    """Take a request in; it may generate at most ``max_tokens`` tokens.
+
+    The KV cache of the first ``num_external_tokens`` prompt tokens, whole blocks of them and not
+    the whole prompt, is brought here from elsewhere before the rest is computed: the worker
+    reserves the blocks of the prompt and waits for ``KvArrived``.
+    """
 
     request_id: int
     num_prompt_tokens: int
     max_tokens: int
     goal: Goal
     keys: BlockKeys
+    num_external_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

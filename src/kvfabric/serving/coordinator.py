@@ -196,6 +196,15 @@ class Coordinator:
         """Return records of the requests still in flight, by id, without ending them."""
         return [self._live[i].record(Outcome.UNFINISHED) for i in sorted(self._live)]
 
+    def on_queued(self, request_id: int, worker: int, queued_ns: int) -> None:
+        """Note when a worker's engine reads a request that it was sent, which may be later."""
+        timeline = self._live.get(request_id)
+        is_first = timeline is not None and (
+            worker < self._config.num_prefill or timeline.goal is Goal.GENERATE
+        )
+        if timeline is not None and is_first and timeline.first_token_ns is None:
+            timeline.queued_ns = queued_ns
+
     # ------------------------------------------------------------------ events of workers
 
     def on_worker_event(self, worker: int, event: WorkerEvent, now_ns: int) -> list[Action]:

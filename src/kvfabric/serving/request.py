@@ -43,6 +43,7 @@ class Request:
     goal: Goal
     keys: BlockKeys
     state: RequestState = RequestState.WAITING
+    num_external_tokens: int = 0  # of the prompt's front, brought here from elsewhere
     num_computed: int = 0
     num_outputs: int = 0
     num_cached_tokens: int = 0
@@ -51,6 +52,11 @@ class Request:
     join_tick: int = 0
     join_context: int = 0
     in_batch: bool = field(default=False)  # counted in the decode totals and the growth buckets
+
+    @property
+    def needs_kv(self) -> bool:
+        """Return whether KV cache must be received before anything runs."""
+        return self.num_external_tokens > 0 or self.goal is Goal.DECODE
 
     @property
     def num_tokens(self) -> int:

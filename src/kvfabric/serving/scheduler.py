@@ -181,12 +181,16 @@ class Scheduler:
         assert command.request_id not in self._requests, "request ids are unique in a worker"
         total = command.num_prompt_tokens + command.max_tokens
         assert 1 <= command.num_prompt_tokens < total <= self._config.max_model_len
+        external = command.num_external_tokens
+        assert 0 <= external < command.num_prompt_tokens, "something is left to compute"
+        assert external % self.kv.block_size == 0, "KV cache comes in whole blocks"
         request = Request(
             command.request_id,
             command.num_prompt_tokens,
             command.max_tokens,
             command.goal,
             command.keys,
+            num_external_tokens=external,
         )
         self._requests[request.request_id] = request
         self._num_prompt_tokens += request.num_prompt_tokens
@@ -345,12 +349,17 @@ class Scheduler:
         max_num_seqs = self._config.max_num_seqs
         while self._loaded and budget > 0 and len(self._running) < max_num_seqs:
             request = self._loaded.popleft()
-            self._run(request, RequestState.DECODING, now_ns)
-            self._received.append(request)
-            budget -= 1
+            if request.goal is Goal.DECODE:
+                self._run(request, RequestState.DECODING, now_ns)
+                self._received.append(request)
+                budget -= 1
+            else:
+                chunk = self._start_received(request, budget, now_ns)
+                chunks.append(chunk)
+                budget -= chunk.num_tokens
         while self._waiting and budget > 0 and len(self._running) < max_num_seqs:
             request = self._waiting.head
-            if request.goal is Goal.DECODE:
+            if request.needs_kv:
                 if not self._reserve(request):
                     return
                 reserved.append(request.request_id)
@@ -364,11 +373,23 @@ class Scheduler:
 
     def _reserve(self, request: Request) -> bool:
         """Reserve the blocks of the whole prompt, or return False and change nothing."""
-        if not self.kv.admit(request.request_id, [], request.num_prompt_tokens):
+        hits: list[int] = []
+        if request.num_external_tokens:
+            hits = self.kv.find_prefix(request.keys, request.num_prompt_tokens)
+        if not self.kv.admit(request.request_id, hits, request.num_prompt_tokens):
             return False
         self._waiting.pop()
         request.state = RequestState.AWAITING_KV
+        request.num_computed = len(hits) * self.kv.block_size
         return True
+
+    def _start_received(self, request: Request, budget: int, now_ns: int) -> PrefillChunk:
+        """Compute what follows the prefix that was brought here, or found here if longer."""
+        request.num_computed = max(request.num_computed, request.num_external_tokens)
+        request.num_cached_tokens = request.num_computed
+        request.num_external_tokens = 0  # after a preemption it is computed, or found again
+        self._remember_known(request, 0, request.num_computed)
+        return self._start_prompt(request, budget, now_ns)
 
     def _start_prefill(
         self, request: Request, hits: list[int], budget: int, now_ns: int
@@ -381,10 +402,15 @@ class Scheduler:
         request.num_computed = num_cached
         if request.num_preemptions == 0:
             request.num_cached_tokens = num_cached
+        return self._start_prompt(request, budget, now_ns)
+
+    def _start_prompt(self, request: Request, budget: int, now_ns: int) -> PrefillChunk:
+        """Schedule the first chunk of a prompt that has a table."""
+        num_cached = request.num_computed
         self._run(request, RequestState.PREFILLING, now_ns)
         if request.goal is Goal.PREFILL:
             self._started.append(PrefillStarted(request.request_id, num_cached))
-        return self._chunk(request, num_tokens)
+        return self._chunk(request, min(request.num_tokens - num_cached, budget))
 
     def _run(self, request: Request, state: RequestState, now_ns: int) -> None:
         request.state = state

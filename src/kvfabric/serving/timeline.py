@@ -30,6 +30,7 @@ class Timeline:
     goal: Goal = Goal.GENERATE
     is_leaving: bool = False
     routed_ns: int | None = None
+    queued_ns: int | None = None
     prefill_start_ns: int | None = None
     prefill_end_ns: int | None = None
     reserved_ns: int | None = None
@@ -56,7 +57,7 @@ class Timeline:
         """Clear the instants of an attempt that failed, unless the client has its first token."""
         if self.first_token_ns is not None:
             return
-        self.routed_ns = self.prefill_start_ns = self.prefill_end_ns = None
+        self.routed_ns = self.queued_ns = self.prefill_start_ns = self.prefill_end_ns = None
         self.reserved_ns = self.transferred_ns = None
         self.num_cached_tokens = 0
 
@@ -67,6 +68,7 @@ class Timeline:
             outcome=outcome,
             arrival_ns=self.arrival_ns,
             routed_ns=self.routed_ns,
+            queued_ns=self.queued_ns,
             prefill_start_ns=self.prefill_start_ns,
             prefill_end_ns=self.prefill_end_ns,
             reserved_ns=self.reserved_ns,

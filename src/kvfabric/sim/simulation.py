@@ -16,7 +16,7 @@ from kvfabric.protocol.record import RequestRecord
 from kvfabric.protocol.step import StepPlan
 from kvfabric.protocol.transfer import KvPiece, RankTransfer, TransferPlan
 from kvfabric.protocol.workload import RequestSpec, Workload
-from kvfabric.serving.commands import WorkerEvent
+from kvfabric.serving.commands import AddRequest, WorkerEvent
 from kvfabric.serving.coordinator import (
     Action,
     CancelTransfer,
@@ -425,6 +425,10 @@ class Simulation:
 
     def _send(self, action: SendCommand) -> None:
         worker = self._workers[action.worker]
+        if isinstance(action.command, AddRequest):
+            is_running = worker.executor.is_running
+            read_ns = worker.executor.iteration_end_ns(self._now_ns) if is_running else self._now_ns
+            self._coordinator.on_queued(action.command.request_id, action.worker, read_ns)
         events = worker.scheduler.handle(action.command, self._now_ns)
         self._dirty.add(action.worker)
         if worker.executor.num_iterations > 1 and worker.executor.is_running:

@@ -9,7 +9,11 @@ from kvfabric.protocol.transfer import TransferPlan
 
 
 class StepTimeModel(Protocol):
-    """How long steps take on one worker. Pure; integer ns; never shorter when given more work."""
+    """How long steps take on one worker. Pure; integer ns.
+
+    Models from formulas are never shorter when given more work; measured ones follow what was
+    measured.
+    """
 
     @property
     def source(self) -> Source:

@@ -108,6 +108,7 @@ class Cluster:
     num_layer_groups: int = 1
     on_expiry: OnExpiry = OnExpiry.FAIL
     max_restarts: int = 1
+    lockstep: tuple[tuple[int, ...], ...] = ()
 
 
 def rank_bytes(num_tokens: int) -> tuple[int, ...]:
@@ -143,6 +144,7 @@ def build(cluster: Cluster, workload: Workload, network: ConstantNetwork) -> Sim
         transfer_setup_ns=cluster.setup_ns,
         max_tokens=cluster.max_tokens,
         async_scheduling=cluster.async_scheduling,
+        lockstep=cluster.lockstep,
     )
     coordinator = Coordinator(coordinator_config, router)
     return Simulation(config, workload, coordinator, workers, network)

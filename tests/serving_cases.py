@@ -43,8 +43,9 @@ def requests(draw: st.DrawFn, max_size: int = 16) -> list[RequestSpec]:
 def clusters(draw: st.DrawFn, *, max_decode: int = 2) -> Cluster:
     """Draw small clusters, tight enough that requests queue and are preempted."""
     seqs = draw(st.integers(1, 6))
+    num_prefill = draw(st.integers(1, 3))
     return Cluster(
-        num_prefill=draw(st.integers(1, 3)),
+        num_prefill=num_prefill,
         num_decode=draw(st.integers(0, max_decode)),
         num_blocks=draw(st.integers(29, 60)),
         max_num_seqs=seqs,
@@ -56,6 +57,7 @@ def clusters(draw: st.DrawFn, *, max_decode: int = 2) -> Cluster:
         async_scheduling=draw(st.booleans()),
         reservation=draw(st.sampled_from(list(Reservation))),
         handoff=draw(st.sampled_from(list(HandoffMode))),
+        lockstep=draw(st.sampled_from([(), (), (tuple(range(num_prefill)),)])),
         num_layer_groups=draw(st.sampled_from([1, 2, 4])),
     )
 

@@ -140,7 +140,7 @@ def test_scheduler_decides_as_the_request_by_request_reference(
 ) -> None:
     """One aggregated worker gives the reference's token times and preemptions to the ns."""
     plain = [replace(s, block_hashes=(), after_request_id=None) for s in specs]
-    single = replace(cluster, num_prefill=1, num_decode=0, prefix_caching=True)
+    single = replace(cluster, num_prefill=1, num_decode=0, prefix_caching=True, lockstep=())
     result = build(single, workload(plain), ConstantNetwork()).run()
     jobs = [
         Job(

@@ -277,3 +277,21 @@ def test_run_ends_with_its_last_request(num_decode: int) -> None:
     # deadlines of hand-offs that were acknowledged long ago are not part of a run
     result = run([spec(), spec(1, 5000)], Cluster(num_decode=num_decode))
     assert result.end_ns == last_finish_ns(result)
+
+
+# ---------------------------------------------------------------------- lockstep
+
+
+PAIR = Cluster(num_prefill=2, lockstep=((0, 1),))
+
+
+def test_ranks_in_lockstep_take_the_longest_step() -> None:
+    first, second = run([spec(0, prompt=12), spec(1, prompt=4)], PAIR).records
+    longest_ns = step_ns(0, 0, (12, 0))
+    assert (first.first_token_ns, second.first_token_ns) == (longest_ns, longest_ns)
+    assert second.finished_ns == first.finished_ns == longest_ns + step_ns(1, 12) + step_ns(1, 13)
+
+
+def test_rank_without_work_waits_for_the_others_before_it_begins() -> None:
+    first, second = run([spec(0, prompt=12), spec(1, prompt=4, arrival_ns=10)], PAIR).records
+    assert second.queued_ns == second.prefill_start_ns == first.first_token_ns

@@ -61,11 +61,15 @@ class SimulationConfig:
         max_tokens: most output tokens a client asks for where its request does not say (the true
             length stays unknown to control).
         async_scheduling: plan the next step while one runs, as vLLM does by default.
+        lockstep: groups of worker ids whose steps begin and end together, as data-parallel ranks
+            that share experts do: the longest step counts, a rank without work waits. They run
+            step by step.
     """
 
     transfer_setup_ns: int = 0
     max_tokens: int = 1 << 31
     async_scheduling: bool = False
+    lockstep: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +113,9 @@ class Simulation:
         self._workers = [SimWorker(scheduler, executor) for scheduler, executor in workers]
         for worker, traffic_of in zip(self._workers, traffic, strict=False):
             worker.traffic_of = traffic_of
+        for group in config.lockstep:
+            for worker_id in group:
+                self._workers[worker_id].lockstep = group
         self._heap: list[tuple[int, int, int, int]] = []  # (time, phase, id, version)
         self._specs = {spec.request_id: spec for spec in workload.requests}
         self._followers: dict[int, list[RequestSpec]] = {}
@@ -335,7 +342,9 @@ class Simulation:
         worker = self._workers[worker_id]
         if worker.is_lost:
             return
-        if not worker.executor.is_running:
+        if worker.lockstep:
+            self._begin_together(worker.lockstep)
+        elif not worker.executor.is_running:
             if worker.planned is None:
                 worker.planned = self._plan(worker_id)
             if worker.planned is not None:
@@ -353,6 +362,25 @@ class Simulation:
         if self._num_layer_groups:
             self._tell(worker_id, decision.started)
         return decision.plan
+
+    def _begin_together(self, group: tuple[int, ...]) -> None:
+        """Start the steps of a lockstep group, once all of them have ended their last."""
+        members = {i: self._workers[i] for i in group if not self._workers[i].is_lost}
+        if any(worker.executor.is_running for worker in members.values()):
+            return
+        for worker_id, worker in members.items():
+            if worker.planned is None:
+                worker.planned = self._plan(worker_id)
+        started = {i: worker for i, worker in members.items() if worker.planned is not None}
+        for worker in started.values():
+            assert worker.planned is not None
+            worker.executor.start(worker.planned, self._now_ns)
+            worker.planned = None
+        end_ns = max((worker.executor.end_ns for worker in started.values()), default=0)
+        for worker_id, worker in started.items():
+            worker.executor.end_ns = end_ns
+            self._expect_end(worker_id)
+            self._dirty.add(worker_id)
 
     def _begin(self, worker_id: int, plan: StepPlan) -> None:
         worker = self._workers[worker_id]
@@ -426,14 +454,21 @@ class Simulation:
     def _send(self, action: SendCommand) -> None:
         worker = self._workers[action.worker]
         if isinstance(action.command, AddRequest):
-            is_running = worker.executor.is_running
-            read_ns = worker.executor.iteration_end_ns(self._now_ns) if is_running else self._now_ns
+            read_ns = self._iteration_end_ns(worker)
             self._coordinator.on_queued(action.command.request_id, action.worker, read_ns)
         events = worker.scheduler.handle(action.command, self._now_ns)
         self._dirty.add(action.worker)
         if worker.executor.num_iterations > 1 and worker.executor.is_running:
             self._make_room(action.worker)
         self._tell(action.worker, events)
+
+    def _iteration_end_ns(self, worker: SimWorker) -> int:
+        """Return when the iteration under way ends, now if none is."""
+        for member in worker.lockstep:
+            if self._workers[member].executor.is_running:
+                return self._workers[member].executor.end_ns
+        is_running = worker.executor.is_running
+        return worker.executor.iteration_end_ns(self._now_ns) if is_running else self._now_ns
 
     def _make_room(self, worker_id: int) -> None:
         """Cut a run short where something new may change the next step."""

@@ -40,6 +40,8 @@ class SimWorker:
         awaited: transfers that the step that runs waits for.
         exposed: bytes still to be sent when those have arrived.
         is_lost: it died and is not back.
+        lockstep: ids of the workers whose steps begin and end together with this one's, itself
+            included; () for none.
     """
 
     scheduler: Scheduler
@@ -52,6 +54,7 @@ class SimWorker:
     awaited: set[int] = field(default_factory=set[int])
     exposed: tuple[RankTransfer, ...] = ()
     is_lost: bool = False
+    lockstep: tuple[int, ...] = ()
 
     def reset(self) -> None:
         """Put an empty scheduler and executor in the place of those that died."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from kvfabric.app.models import load_geometry
 from kvfabric.catalog.gpus import gpu
 from kvfabric.metrics.latency import Slo
-from kvfabric.plan.compare import _build_fabric, _design_on
+from kvfabric.plan.compare import build_fabric, design_on
 from kvfabric.plan.fleet import build_fleet, build_simulation
 from kvfabric.plan.request import FabricChoice, NetworkRequest, PlanRequest, WorkerRequest
 from kvfabric.protocol.workload import RequestSpec, Workload
@@ -59,8 +59,8 @@ def request_of(workload: Workload, workers: WorkerRequest, kind: str, policy: st
 def run(request: PlanRequest, *, profile: bool = False) -> tuple[RunResult, float]:
     """Return the result of one design and the CPU seconds of the run alone."""
     fleet = build_fleet(request)
-    fabric = _build_fabric(request, request.network.fabrics[0])
-    network = _design_on(request, fabric, request.network.load_balancing[0]).network
+    fabric = build_fabric(request, request.network.fabrics[0])
+    network = design_on(request, fabric, request.network.load_balancing[0]).network
     simulation = build_simulation(request, fleet, network, is_disaggregated=True)
     profiler = cProfile.Profile()
     start = time.process_time()

@@ -1,6 +1,7 @@
 """What a scheduler is told, and what it tells."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvfabric.kvcache.block_keys import BlockKeys
 from kvfabric.serving.request import Goal
@@ -94,8 +95,7 @@ class Cancelled:
 WorkerEvent = PrefillStarted | Prefilled | FirstToken | Finished | Cancelled
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSignal:
+class WorkerSignal(NamedTuple):
     """What a worker reports about itself: the only thing a router may know of it.
 
     Nothing in it changes while a decode batch runs undisturbed, so a report does not depend on how

@@ -57,6 +57,9 @@ class Decision:
     started: tuple[PrefillStarted, ...] = ()
 
 
+NO_STEP = Decision(None)
+
+
 class Scheduler:
     """Waiting, running and held requests of one worker.
 
@@ -250,6 +253,12 @@ class Scheduler:
     def schedule(self, now_ns: int) -> Decision:
         """Plan the next step; at most one may be out. Returns ``Decision(None)`` for no step."""
         assert len(self._out) < MAX_STEPS_OUT, "two steps are out already"
+        if not (self._waiting or self._loaded or self._partial or self._doomed):
+            batch = self._batch
+            if not batch.size:
+                return NO_STEP
+            if batch.num_growing <= self.kv.num_free:
+                return self._continue_batch()
         if self._doomed:
             self._stop_doomed()
         has_preempted = self._make_room_for_growth()
@@ -272,6 +281,21 @@ class Scheduler:
             return Decision(plan)
         started, self._started = tuple(self._started), []
         return Decision(plan, tuple(reserved), started)
+
+    def _continue_batch(self) -> Decision:
+        """Plan a step of the decode batch alone: nobody waits and its blocks are there."""
+        batch = self._batch
+        if batch.num_growing:
+            self.kv.append_blocks(batch.growing())
+        self._may_admit = False
+        left, self._left = tuple(self._left), []
+        plan = StepPlan(batch.size, batch.context_tokens, (), (), left)
+        out = StepOut(plan, 0, may_repeat=True)
+        batch.advance(1)
+        self._end_at_limit(out)
+        out.batch_version = batch.version
+        self._out.append(out)
+        return Decision(plan)
 
     def _stop_doomed(self) -> None:
         """Keep cancelled requests out of what is planned from now on."""

@@ -110,6 +110,7 @@ class Simulation:
         self._config = config
         self._coordinator = coordinator
         self._network = network
+        self._network_ns: int | None = None  # of its next completion
         self._workers = [SimWorker(scheduler, executor) for scheduler, executor in workers]
         for worker, traffic_of in zip(self._workers, traffic, strict=False):
             worker.traffic_of = traffic_of
@@ -199,7 +200,7 @@ class Simulation:
         heapq.heappush(self._heap, (time_ns, phase, ident, version))
 
     def _next_instant_ns(self) -> int | None:
-        network_ns = self._network.next_completion_ns()
+        network_ns = self._network_ns
         heap_ns = self._heap[0][0] if self._heap else None
         if network_ns is None or heap_ns is None:
             return heap_ns if network_ns is None else network_ns
@@ -213,9 +214,10 @@ class Simulation:
                 self._num_events += 1
                 _, _, worker_id, version = heapq.heappop(heap)
                 self._step_done(worker_id, version)
-            network_ns = network.next_completion_ns()
-            if network_ns is not None and network_ns <= now_ns:
-                for transfer_id in network.advance(now_ns):
+            if self._network_ns is not None and self._network_ns <= now_ns:
+                done = network.advance(now_ns)
+                self._network_ns = network.next_completion_ns()
+                for transfer_id in done:
                     self._transfer_done(transfer_id)
             if heap and heap[0][0] == now_ns:
                 self._apply(heapq.heappop(heap))
@@ -237,7 +239,7 @@ class Simulation:
         elif phase == Phase.TRANSFER_START:
             transfer = self._transfers.pop(ident, None)
             if transfer is not None:  # not cancelled meanwhile
-                self._network.start(transfer, self._now_ns)
+                self._start_transfer(transfer)
         elif phase == Phase.ARRIVAL:
             self._arrive(self._specs[ident])
         elif phase == Phase.LAYERS_READY:
@@ -412,7 +414,7 @@ class Simulation:
         self._next_step_transfer += 1
         self._worker_of_transfer[transfer_id] = worker_id
         self._workers[worker_id].awaited.add(transfer_id)
-        self._network.start(TransferPlan(transfer_id, parts), self._now_ns)
+        self._start_transfer(TransferPlan(transfer_id, parts))
 
     def _expect_end(self, worker_id: int) -> None:
         """Await the end of the step that runs and, where the next is planned ahead, that moment."""
@@ -437,7 +439,7 @@ class Simulation:
                     self._push(start_ns, Phase.TRANSFER_START, transfer.transfer_id)
                 case CancelTransfer(transfer_id):
                     if self._transfers.pop(transfer_id, None) is None:
-                        self._network.cancel(transfer_id, self._now_ns)
+                        self._cancel_transfer(transfer_id)
                 case EndRequest(record):
                     self._end(record)
         self._watch_deadline()
@@ -479,6 +481,14 @@ class Simulation:
         ):
             self._expect_end(worker_id)
 
+    def _start_transfer(self, transfer: TransferPlan) -> None:
+        self._network.start(transfer, self._now_ns)
+        self._network_ns = self._network.next_completion_ns()
+
+    def _cancel_transfer(self, transfer_id: int) -> None:
+        self._network.cancel(transfer_id, self._now_ns)
+        self._network_ns = self._network.next_completion_ns()
+
     def _lose(self, worker_id: int) -> None:
         worker = self._workers[worker_id]
         if worker.is_lost:
@@ -486,7 +496,7 @@ class Simulation:
         self._note("lost", worker_id)
         for transfer_id in sorted(worker.awaited):
             del self._worker_of_transfer[transfer_id]
-            self._network.cancel(transfer_id, self._now_ns)
+            self._cancel_transfer(transfer_id)
         self._num_preemptions += worker.scheduler.num_preemptions
         worker.reset()
         worker.is_lost = True

@@ -71,8 +71,8 @@ def test_read_trace_obeys_a_stated_format(tmp_path: Path) -> None:
 
 def test_read_trace_refuses_a_format_it_does_not_know(tmp_path: Path) -> None:
     path = write(tmp_path, "t.csv", AZURE)
-    with pytest.raises(ConfigError, match="Write 'mooncake' or 'azure'"):
-        read_trace(path, trace_format="burstgpt")  # type: ignore[arg-type]  # the point of the test
+    with pytest.raises(ConfigError, match="Write 'mooncake', 'azure'"):
+        read_trace(path, trace_format="sharegpt")  # type: ignore[arg-type]  # the point of the test
 
 
 def test_read_trace_refuses_to_guess(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import pytest
 from controls import cancelled, commands, control, incoming, record_of, started, transfers
 
 from kvfabric.protocol.record import Outcome
+from kvfabric.protocol.transfer import KvPiece
 from kvfabric.serving.commands import (
     AddRequest,
     Cancel,
@@ -88,3 +89,10 @@ def test_reserved_without_a_live_prefill_worker_fails_and_frees_the_blocks() -> 
     actions = coordinator.on_reserved(7, 40)
     assert commands(actions) == [(1, Cancel(7))]
     assert record_of(actions).outcome is Outcome.FAILED
+
+
+def test_whole_prompt_does_not_move_before_all_of_it_is_computed() -> None:
+    coordinator = decode_first()
+    coordinator.arrive(incoming(), 0)
+    coordinator.on_reserved(7, 40)
+    assert coordinator.on_layers_ready(7, KvPiece(0, 10, 0), 60) == []

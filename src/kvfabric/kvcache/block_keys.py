@@ -1,10 +1,31 @@
 """The prefix-cache keys of one request's blocks, computed on demand."""
 
+import hashlib
 from dataclasses import dataclass
 
 from kvfabric.errors import ConfigError
 
+CONTENT_HASH_BITS = 64
+
 _PRIVATE_SPAN = 1 << 32
+
+
+def namespace_id(*, cache_salt: str = "", adapter: str = "") -> int:
+    """Return which requests may share cached blocks: those of equal salt and equal adapter.
+
+    The KV of equal tokens differs under another adapter (LoRA), and a salt keeps tenants from
+    seeing by the time to first token what others have asked. vLLM mixes both into its block hashes.
+
+    Returns:
+        0 without either; otherwise a digest of 256 bits that nobody can aim at, the same in every
+        process.
+    """
+    if not cache_salt and not adapter:
+        return 0
+    salt = cache_salt.encode()
+    return int.from_bytes(
+        hashlib.sha256(b"%d:%b%b" % (len(salt), salt, adapter.encode())).digest(), "big"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +33,10 @@ class BlockKeys:
     """Turns a request's content hashes into one key per KV block.
 
     Content hashes name ``ratio`` KV blocks each (a trace may hash 512 tokens where blocks hold 64).
-    Blocks past ``num_known`` hold tokens that no other request can name; their keys are private to
-    the request, so that only itself finds them again, after a preemption.
+    They stand within the request's namespace: whoever else compares prefixes, such as a router's
+    index, must compare ``hashes`` too. Blocks past ``num_known`` hold tokens that no other request
+    can name; their keys are private to the request, so that only itself finds them again, after a
+    preemption.
     """
 
     request_id: int
@@ -37,8 +60,9 @@ def block_keys(
     num_prompt_tokens: int,
     hash_block_tokens: int,
     block_size: int,
+    namespace: int = 0,
 ) -> BlockKeys:
-    """Return the keys of a request.
+    """Return the keys of a request; equal hashes of different namespaces have nothing in common.
 
     The last hash of a prompt may cover a partial block; what follows the prompt inside it is not
     known. Only hashes that reach past the prompt make blocks of its output known.
@@ -54,7 +78,16 @@ def block_keys(
     reaches_past = covered - num_prompt_tokens >= hash_block_tokens
     known = covered if reaches_past else min(covered, num_prompt_tokens)
     known = min(known, _num_distinct(hashes) * hash_block_tokens)
+    if namespace:
+        hashes = _within(namespace, hashes)
     return BlockKeys(request_id, hashes, hash_block_tokens // block_size, known // block_size)
+
+
+def _within(namespace: int, hashes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return hashes that no other namespace can have."""
+    assert 0 <= min(hashes) <= max(hashes) < 1 << CONTENT_HASH_BITS
+    offset = namespace << CONTENT_HASH_BITS
+    return tuple(offset + content_hash for content_hash in hashes)
 
 
 def _num_distinct(hashes: tuple[int, ...]) -> int:

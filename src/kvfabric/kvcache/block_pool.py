@@ -16,6 +16,9 @@ class BlockPool:
     block out of the queue by leaving it there outdated: every operation costs O(blocks it names),
     amortised.
 
+    Attributes:
+        num_free: blocks that can be handed out now, cached or not; for reading only.
+
     Invariants:
         I1. ``num_free + num_used == num_usable``.
         I2. a block is free exactly when its reference count is zero.
@@ -26,12 +29,12 @@ class BlockPool:
         "_clock",
         "_next_fresh",
         "_num_blocks",
-        "_num_free",
         "_num_outdated",
         "_num_queued",
         "_queue",
         "_refs",
         "_stamps",
+        "num_free",
         "prefix_cache",
     )
 
@@ -41,7 +44,7 @@ class BlockPool:
             raise CapacityError(f"a KV pool of {num_blocks} blocks holds no token")
         self.prefix_cache = PrefixCache() if prefix_cache is None else prefix_cache
         self._num_blocks = num_blocks
-        self._num_free = num_blocks - 1
+        self.num_free = num_blocks - 1
         self._next_fresh = 1  # blocks [next_fresh, num_blocks) were never used
         self._refs = [1]  # by block id, for blocks below next_fresh
         self._stamps = [0]  # when a block was last freed
@@ -56,14 +59,9 @@ class BlockPool:
         return self._num_blocks - 1
 
     @property
-    def num_free(self) -> int:
-        """Return the blocks that can be handed out now, cached or not."""
-        return self._num_free
-
-    @property
     def num_used(self) -> int:
         """Return the blocks with at least one reference."""
-        return self._num_blocks - 1 - self._num_free
+        return self._num_blocks - 1 - self.num_free
 
     def is_free(self, block_id: int) -> bool:
         """Return whether nobody holds a block."""
@@ -76,9 +74,9 @@ class BlockPool:
 
     def allocate(self, count: int) -> list[int] | None:
         """Take ``count`` free blocks, or return None and change nothing."""
-        if count > self._num_free:
+        if count > self.num_free:
             return None
-        self._num_free -= count
+        self.num_free -= count
         first = self._next_fresh
         num_fresh = min(count, self._num_blocks - first)
         if not num_fresh:
@@ -119,7 +117,7 @@ class BlockPool:
         num_revived = sum(1 for block_id in block_ids if refs[block_id] == 0)
         for block_id in block_ids:
             refs[block_id] += 1
-        self._num_free -= num_revived
+        self.num_free -= num_revived
         self._num_outdated += num_revived  # their entries stay in the queue
 
     def release(self, block_ids: Iterable[int]) -> int:
@@ -151,7 +149,7 @@ class BlockPool:
     def _enqueue(self, clock: int, freed: list[int]) -> None:
         if not freed:
             return
-        self._num_free += len(freed)
+        self.num_free += len(freed)
         self._num_queued += len(freed)
         self._queue.append((clock, freed))
         if self._num_queued > 2 * self._num_blocks + 64:
@@ -167,7 +165,7 @@ class BlockPool:
         fresh = self._num_blocks - self._next_fresh
         zero = {b for b in range(1, self._next_fresh) if self._refs[b] == 0}
         assert all(count >= 0 for count in self._refs), "I2"
-        assert self._num_free == fresh + len(zero), "I1"
+        assert self.num_free == fresh + len(zero), "I1"
         refs, stamps = self._refs, self._stamps
         queued = [(s, b) for s, blocks in self._queue for b in blocks]
         valid = [b for s, b in queued if refs[b] == 0 and stamps[b] == s]

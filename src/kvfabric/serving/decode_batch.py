@@ -97,6 +97,11 @@ class DecodeBatch:
                 return limit_tick - self.tick
             heapq.heappop(limits)
 
+    @property
+    def next_limit_tick(self) -> int:
+        """Return a tick before which no request reaches its limit."""
+        return self._limits[0][0] if self._limits else 1 << 62
+
     def _is_current(self, limit_tick: int, request: Request) -> bool:
         """Return whether a heap entry still speaks of the request's present stay."""
         if not request.in_batch:

@@ -16,6 +16,8 @@ class HandoffState(Enum):
     ACKNOWLEDGED = "acknowledged"  # all bytes at the destination; source released
     CANCELLED = "cancelled"  # both sides released
 
+    __hash__ = object.__hash__  # by identity: a transition looks up two states
+
 
 _NEXT: dict[HandoffState, frozenset[HandoffState]] = {
     HandoffState.ASKED: frozenset({HandoffState.RESERVED, HandoffState.CANCELLED}),

@@ -137,7 +137,7 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Return the requests that wait for blocks or a place."""
-        return len(self._waiting)
+        return len(self._waiting.requests)
 
     def next_deadline_ns(self) -> int | None:
         """Return None: a worker has no deadlines of its own."""
@@ -162,7 +162,7 @@ class Scheduler:
         """Return whether somebody might get in who could not at the last look."""
         if not self._may_admit or len(self._running) >= self._config.max_num_seqs:
             return False
-        return bool(self._loaded or self._waiting)
+        return bool(self._loaded or self._waiting.requests)
 
     # ------------------------------------------------------------------ commands
 
@@ -197,7 +197,7 @@ class Scheduler:
         )
         self._requests[request.request_id] = request
         self._num_prompt_tokens += request.num_prompt_tokens
-        self._may_admit |= not self._waiting
+        self._may_admit |= not self._waiting.requests
         self._waiting.append(request)
 
     def _kv_arrived(self, request_id: int) -> None:
@@ -216,8 +216,10 @@ class Scheduler:
         request = self._requests.get(request_id)
         if request is None:
             return []
+        if request_id in self._doomed:
+            return []
         if request_id in self._running and self._out:
-            self._doomed.setdefault(request_id, len(self._out))  # a step uses its blocks
+            self._doomed[request_id] = len(self._out)  # a step uses its blocks
             return []
         self._remove(request)
         return [Cancelled(request_id)]
@@ -253,11 +255,11 @@ class Scheduler:
     def schedule(self, now_ns: int) -> Decision:
         """Plan the next step; at most one may be out. Returns ``Decision(None)`` for no step."""
         assert len(self._out) < MAX_STEPS_OUT, "two steps are out already"
-        if not (self._waiting or self._loaded or self._partial or self._doomed):
+        if not (self._waiting.requests or self._loaded or self._partial or self._doomed):
             batch = self._batch
             if not batch.size:
                 return NO_STEP
-            if batch.num_growing <= self.kv.num_free:
+            if batch.num_growing <= self.kv.pool.num_free:
                 return self._continue_batch()
         if self._doomed:
             self._stop_doomed()
@@ -270,7 +272,7 @@ class Scheduler:
                 budget -= chunks[0].num_tokens
         reserved: list[int] = []
         self._may_admit = has_preempted
-        if (self._waiting or self._loaded) and (
+        if (self._waiting.requests or self._loaded) and (
             not has_preempted or not (self._batch.size or chunks or self._out)
         ):
             self._admit(chunks, reserved, budget, now_ns)
@@ -309,7 +311,7 @@ class Scheduler:
         """Give every decoding request its next block, preempting the youngest until it fits."""
         has_preempted = False
         num_growing = self._batch.num_growing
-        while num_growing > self.kv.num_free:
+        while num_growing > self.kv.pool.num_free:
             self._preempt_youngest()
             has_preempted = True
             num_growing = self._batch.num_growing
@@ -381,8 +383,8 @@ class Scheduler:
                 chunk = self._start_received(request, budget, now_ns)
                 chunks.append(chunk)
                 budget -= chunk.num_tokens
-        while self._waiting and budget > 0 and len(self._running) < max_num_seqs:
-            request = self._waiting.head
+        while self._waiting.requests and budget > 0 and len(self._running) < max_num_seqs:
+            request = self._waiting.requests[0]
             if request.needs_kv:
                 if not self._reserve(request):
                     return
@@ -482,9 +484,11 @@ class Scheduler:
 
     def _end_at_limit(self, out: StepOut) -> None:
         """Take the requests that reach their token limit out of the batch."""
-        for request in self._batch.pop_at_limit():
-            self._batch.leave(request)
-            self._expect_end(request, out)
+        batch = self._batch
+        if batch.next_limit_tick <= batch.tick:
+            for request in batch.pop_at_limit():
+                batch.leave(request)
+                self._expect_end(request, out)
 
     def _expect_token(self, request: Request, out: StepOut) -> None:
         """Count a token sampled outside the batch; the request decodes from the next step on."""
@@ -511,7 +515,7 @@ class Scheduler:
             return 1
         if self._doomed or self._may_let_in():
             return 1
-        by_blocks = self._batch.iterations_within(self.kv.num_free)
+        by_blocks = self._batch.iterations_within(self.kv.pool.num_free)
         return 1 + min(by_blocks, self._batch.iterations_to_limit())
 
     def extend(self, num_iterations: int) -> None:

@@ -26,6 +26,7 @@ class SimExecutor:
         "_start_ns",
         "_tick",
         "end_ns",
+        "is_running",
         "num_iterations",
     )
 
@@ -55,6 +56,7 @@ class SimExecutor:
         self._end_tick: dict[int, int] = {}  # of decoding requests
         self._ends: list[tuple[int, int]] = []  # heap of (end tick, request id), some outdated
         self._plan: StepPlan | None = None
+        self.is_running = False  # a plan has started and is not completed
         self._start_ns = 0
         self.end_ns = 0  # of the plan that runs
         self.num_iterations = 0
@@ -79,15 +81,10 @@ class SimExecutor:
         """Return when the plan that runs began."""
         return self._start_ns
 
-    @property
-    def is_running(self) -> bool:
-        """Return whether a plan has started and is not completed."""
-        return self._plan is not None
-
     def start(self, plan: StepPlan, now_ns: int, max_iterations: int = 1) -> None:
         """Begin a plan, of which up to ``max_iterations`` iterations may run."""
         assert self._plan is None
-        self._plan, self._start_ns = plan, now_ns
+        self._plan, self._start_ns, self.is_running = plan, now_ns, True
         for request_id in plan.left:
             self._leave(request_id)
         for join in plan.joined:
@@ -130,6 +127,7 @@ class SimExecutor:
     def complete(self) -> StepResult:
         """Return what ran, with the requests that produced their last token."""
         plan, self._plan = self._plan, None
+        self.is_running = False
         assert plan is not None
         self._tick += self.num_iterations
         finished = self._pop_ended()

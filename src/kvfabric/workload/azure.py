@@ -4,23 +4,20 @@ Format: https://github.com/Azure/AzurePublicDataset (AzureLLMInferenceTrace, 202
 ``TIMESTAMP,ContextTokens,GeneratedTokens`` with up to 7 decimals of a second, perhaps a time zone.
 """
 
-import csv
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from kvfabric.errors import ConfigError
 from kvfabric.protocol.workload import Workload
 from kvfabric.units import NS_PER_S
-from kvfabric.workload.limits import MAX_NUM_TOKENS
+from kvfabric.workload.csv_rows import read_header, require_tokens, split_row
 from kvfabric.workload.open_text import read_lines
 from kvfabric.workload.row_policy import (
     BadRowPolicy,
     RowError,
     TraceRow,
     read_rows,
-    require_whole,
     settle,
 )
 
@@ -30,7 +27,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?\s*(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
-_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _TIMESTAMP_HINT = "Write date and time, such as 2023-11-16 18:15:46.6805900"
 
 
@@ -61,7 +57,7 @@ def parse_azure(
         max_model_len: longest prompt plus output of the model, in tokens.
     """
     rest = iter(lines)
-    columns = _read_header(rest, name)
+    columns = read_header(rest, name, AZURE_COLUMNS)
     rows = read_rows(rest, lambda text: _parse_row(text, columns), max_model_len=max_model_len)
     arrivals_ns = (row.content.arrival_ns for row in rows if isinstance(row.content, TraceRow))
     return settle(
@@ -69,55 +65,13 @@ def parse_azure(
     )
 
 
-def _read_header(lines: Iterator[tuple[int, str]], name: str) -> list[str]:
-    line, text = next(((line, text) for line, text in lines if text.strip()), (1, ""))
-    columns = [column.strip() for column in text.split(",")]
-    missing = [column for column in AZURE_COLUMNS if columns.count(column) != 1]
-    if missing:
-        raise ConfigError(
-            f"the header {text[:120]!r} lacks {', '.join(missing)}"
-            if text
-            else "the file is empty",
-            where=f"{name}: line {line}",
-            hint=f"The first line must read {','.join(AZURE_COLUMNS)}",
-        )
-    return columns
-
-
 def _parse_row(text: str, columns: list[str]) -> TraceRow:
-    cells = _split(text)
-    if len(cells) != len(columns):
-        raise RowError(
-            f"{len(cells)} columns where the header has {len(columns)}",
-            f"Write {','.join(columns)}",
-        )
-    fields = dict(zip(columns, cells, strict=True))
+    fields = split_row(text, columns)
     return TraceRow(
         arrival_ns=_timestamp_ns(fields["TIMESTAMP"]),
-        num_prompt_tokens=_tokens(fields, "ContextTokens"),
-        num_output_tokens=_tokens(fields, "GeneratedTokens"),
+        num_prompt_tokens=require_tokens(fields, "ContextTokens"),
+        num_output_tokens=require_tokens(fields, "GeneratedTokens"),
     )
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return [cell.strip() for cell in next(csv.reader([text]))]
-    except csv.Error as error:
-        raise RowError(f"not a CSV row ({error})", "Write values between commas") from error
-
-
-def _tokens(fields: dict[str, str], key: str) -> int:
-    return require_whole(_number(fields[key]), key, low=1, high=MAX_NUM_TOKENS)
-
-
-def _number(text: str) -> int | float | str:
-    """Return the text as the kind of number it is, or as it stands if it is none."""
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _timestamp_ns(text: str) -> int:

@@ -6,7 +6,7 @@ last one for what is left of the prompt.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ MOONCAKE_BLOCK_TOKENS = 512
 _NS_PER_MS = 1_000_000
 _MAX_TIMESTAMP_MS = 4_000_000_000_000  # as an epoch: the year 2096; in ns still below 2**62
 _MAX_HASH_ID = 2**64 - 1
+_START = -1  # what the first id of a row follows
 
 
 def read_mooncake(
@@ -60,7 +61,9 @@ def parse_mooncake(
 
     Timestamps are kept as they are: instant 0 is where the file counts from. ``block_hashes``
     covers the prompt only. A file whose rows all lack ``hash_ids`` is read with
-    ``hash_block_tokens`` 0; if only some rows lack them, those are bad.
+    ``hash_block_tokens`` 0; if only some rows lack them, those are bad. So are rows in which an id
+    follows another one than in an earlier row: ids of contents alone would count hits that no cache
+    can give, since the KV of a block depends on all tokens before it.
 
     Args:
         lines: ``(line number, text)``.
@@ -75,7 +78,7 @@ def parse_mooncake(
     )
     has_hashes = any(_has_hashes(row) for row in rows)
     if has_hashes:
-        rows = [_require_hashes(row) for row in rows]
+        rows = _require_chains([_require_hashes(row) for row in rows])
     return settle(
         name,
         rows,
@@ -95,6 +98,32 @@ def _require_hashes(row: ReadRow) -> ReadRow:
         "hash_ids is missing, though other rows have it", "Give all rows hash_ids, or none"
     )
     return replace(row, content=error)
+
+
+def _require_chains(rows: Sequence[ReadRow]) -> list[ReadRow]:
+    """Mark the rows with an id that follows another one than in an earlier row."""
+    before: dict[int, int] = {}
+    return [_require_chain(row, before) for row in rows]
+
+
+def _require_chain(row: ReadRow, before: dict[int, int]) -> ReadRow:
+    """Return the row, or its error; ``before`` learns which id each one follows."""
+    if isinstance(row.content, RowError):
+        return row
+    last, learn = _START, before.setdefault
+    for hash_id in row.content.block_hashes:
+        if learn(hash_id, last) != last:
+            return replace(row, content=_unchained(hash_id, last, before[hash_id]))
+        last = hash_id
+    return row
+
+
+def _unchained(hash_id: int, last: int, earlier: int) -> RowError:
+    now, then = ("at the start" if i == _START else f"after {i}" for i in (last, earlier))
+    return RowError(
+        f"hash_ids has {hash_id} {now}, an earlier row has it {then}",
+        "Chain each id over all tokens before it: equal ids mean equal prefixes",
+    )
 
 
 def _parse_row(text: str, block_tokens: int) -> TraceRow:

@@ -134,3 +134,50 @@ def test_busiest_links_are_those_that_carried_most() -> None:
 
 def test_busiest_links_of_no_time_are_none() -> None:
     assert network_of().busiest_links(0) == []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_memory_follows_the_transfers_under_way(policy: str) -> None:
+    """Slots and groups are used again, however many transfers have come and gone."""
+    network = network_of(policy)
+    for transfer_id in range(2000):
+        parts = [(rank, 40 + rank, 1000 + transfer_id) for rank in range(8)]
+        network.start(transfer(transfer_id, *parts), transfer_id * 1000)
+        assert run_out(network)[-1][1] == transfer_id
+    assert network._flows.tables.num_slots == 64
+    assert len(network._transfer_of_group) == 1
+    assert network._group_of_transfer == {}
+    network.check_invariants()
+
+
+def test_transfer_with_many_parts_outgrows_the_first_buffers() -> None:
+    network = network_of("ecmp")
+    network.start(transfer(1, *((gpu, 63 - gpu, 50_000) for gpu in range(24))), 0)
+    network.check_invariants()
+    assert run_out(network)[-1][1] == 1
+    assert network.num_flows == 24
+
+
+def test_start_past_a_completion_keeps_it_for_the_next_advance() -> None:
+    network = network_of()
+    network.start(transfer(1, (0, 40, 50_000)), 0)
+    network.start(transfer(2, (1, 7, 50_000)), 1500)
+    network.start(transfer(3, (2, 48, 50_000)), 2000)
+    assert network.next_completion_ns() == 1000
+    assert list(network.advance(2000)) == [1, 2]
+    assert run_out(network) == [(3000, 3)]
+
+
+def test_cancel_of_a_transfer_that_ended_unseen_drops_it() -> None:
+    network = network_of()
+    network.start(transfer(1, (0, 40, 50_000)), 0)
+    network.cancel(1, 2000)
+    assert run_out(network) == []
+    network.check_invariants()
+
+
+def test_time_does_not_go_back() -> None:
+    network = network_of()
+    network.advance(10)
+    with pytest.raises(AssertionError, match="cannot go back"):
+        network.start(transfer(1, (0, 40, 1000)), 9)

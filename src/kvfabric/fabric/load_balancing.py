@@ -1,5 +1,7 @@
 """Which channels a message takes: hashed, sprayed, or assigned. Results always name the policy.
 
+These are the readable forms; ``routing`` finds the same paths compiled, by the ``rules`` of each.
+
 Every policy stripes a message evenly over all ports of the NIC, as multi-rail UCX and NIXL do. GPUs
 of one server use no fabric channel: their route is empty, and the caller moves those bytes inside
 the server.
@@ -12,6 +14,7 @@ from typing import Protocol
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.graph import FloatArray, Topology
 from kvfabric.fabric.paths import PathTable
+from kvfabric.fabric.routing_tables import PathRules, Policy
 from kvfabric.fabric.spray_pools import SprayPools
 
 _MASK = (1 << 64) - 1
@@ -54,6 +57,11 @@ class LoadBalancer(Protocol):
 
     def channel_name(self, channel: int) -> str:
         """Return the name of a channel for reports."""
+        ...
+
+    @property
+    def rules(self) -> PathRules:
+        """Return what decides the paths, for the compiled form of the policy."""
         ...
 
 
@@ -174,6 +182,17 @@ class EcmpBalancer:
         channels.append(paths.downlink(dst_gpu, dst_port))
         return tuple(channels)
 
+    @property
+    def rules(self) -> PathRules:
+        """Return fabric, queue pairs, seed and salts."""
+        return PathRules(
+            policy=Policy.ECMP,
+            paths=self._paths,
+            queue_pairs=self._queue_pairs,
+            seed=self._seed,
+            salts=self._salts,
+        )
+
     def release(self, subflows: Sequence[SubFlow]) -> None:
         """Do nothing: a hash remembers no load."""
 
@@ -227,6 +246,13 @@ class SprayBalancer:
             if size:
                 subflows.append(SubFlow((ends[0], *stages, ends[1]), size))
         return tuple(subflows)
+
+    @property
+    def rules(self) -> PathRules:
+        """Return fabric and stages."""
+        return PathRules(
+            policy=Policy.SPRAY, paths=self._paths, stages=self._pools.stages_by_switches
+        )
 
     def release(self, subflows: Sequence[SubFlow]) -> None:
         """Do nothing: spraying remembers no load."""
@@ -344,6 +370,11 @@ class AssigningBalancer:
         """Take the load of finished or dropped sub-flows away."""
         for subflow in subflows:
             self._add_load(subflow.channels[1:-1], -subflow.num_bytes)
+
+    @property
+    def rules(self) -> PathRules:
+        """Return the fabric; load assigned so far is left out."""
+        return PathRules(policy=Policy.ASSIGNED, paths=self._paths)
 
     @property
     def num_loaded_channels(self) -> int:

@@ -1,38 +1,24 @@
 """Exact max-min fair flows over channels, event by event, for a driver that owns the time.
 
-``maxmin_reference`` is the readable twin; the arithmetic lives in ``maxmin_kernel``, which is
-imported (and compiled, once per machine) only when the first engine is built.
+``maxmin_reference`` is the readable twin; the arithmetic lives in ``maxmin_kernel``.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
-from types import ModuleType
 
 import numpy as np
 
+from kvfabric.fabric.maxmin_flows import FULL_SOLVE_ABOVE, FlowSet, load_kernel
 from kvfabric.fabric.maxmin_tables import (
     BPS_PER_BYTE_PER_NS,
+    NEW_FLOW,
     Floats,
     Indices,
     Ints,
+    Records,
     build_tables,
-    grow_tables,
 )
 from kvfabric.units import NS_PER_S
-
-# Share of the active flows above which solving all at once costs less than growing the set. It
-# moves only the cost, never a result.
-FULL_SOLVE_ABOVE = 1 / 3
-_FIRST_SLOTS = 64
-_FIRST_STRIDE = 8
-
-
-def _load_kernel() -> ModuleType:
-    """Return the kernels, imported late: only who runs flows pays half a second for numba."""
-    from kvfabric.fabric import maxmin_kernel  # noqa: PLC0415 — a late import
-
-    return maxmin_kernel
 
 
 class MaxMinEngine:
@@ -43,11 +29,7 @@ class MaxMinEngine:
     goes out is rounded up to whole nanoseconds, beyond that tolerance. Memory follows the largest
     number of flows active at once, not the number ever started.
 
-    Invariants (checked by ``check_invariants``):
-        I1. on every channel the rates sum to at most the capacity.
-        I2. every flow has a bottleneck: a saturated channel on which no flow is faster.
-        I3. every slot is either free or holds exactly one active flow.
-        I4. in the heap of end instants no flow comes before its parent.
+    Invariants (checked by ``check_invariants``): those of ``FlowSet``.
     """
 
     def __init__(
@@ -60,31 +42,18 @@ class MaxMinEngine:
             full_solve_above: share of the active flows above which all are solved again: 0 always
                 solves all, 1 never does. Results are the same.
         """
-        capacity_bps = np.asarray(channel_capacity_bps, np.float64)
-        assert np.all(capacity_bps > 0), "every channel needs a capacity above 0"
-        self._kernel = _load_kernel()
-        self._tables = build_tables(
-            capacity_bps,
-            num_slots=_FIRST_SLOTS,
-            stride=_FIRST_STRIDE,
-            full_solve_above=full_solve_above,
-        )
-        self._now_ns = 0
-        self._next_ns: int | None = None
-        self._num_started = 0
-        self._slot_by_flow_id: dict[int, int] = {}
-        self._flow_id_by_slot: dict[int, int] = {}
+        self._flows = FlowSet(channel_capacity_bps, full_solve_above)
         self._ready: list[tuple[int, int]] = []  # (instant, flow id), not yet handed out
 
     @property
     def num_active(self) -> int:
         """Return the number of flows under way at the last instant told."""
-        return len(self._slot_by_flow_id)
+        return self._flows.num_active
 
     @property
     def num_solves(self) -> int:
         """Return how often rates were solved: once per start, cancellation or end instant."""
-        return int(self._tables.state["num_solves"][0])
+        return int(self._flows.tables.state["num_solves"][0])
 
     def start_flows(
         self, now_ns: int, paths: Sequence[Sequence[int]], sizes_bytes: Sequence[int]
@@ -97,131 +66,67 @@ class MaxMinEngine:
             paths: channels of each flow, at least one, none twice.
             sizes_bytes: at least 1 each.
         """
-        path_start, path_channels = _flat_paths(paths, len(self._tables.channels))
+        _check_paths(paths, len(self._flows.tables.channels))
         assert len(sizes_bytes) == len(paths), "one size per path"
         assert min(sizes_bytes, default=1) >= 1, "a flow carries at least one byte"
         self._run_until(now_ns)
-        num_new = len(paths)
-        flow_ids = range(self._num_started, self._num_started + num_new)
-        if num_new:
-            self._reserve(num_new, max(map(len, paths)))
-            sizes = np.array(sizes_bytes, np.float64)
-            self._kernel.start_flows(
-                *self._tables, path_start, path_channels, sizes, (0, num_new), self._clock_ns()
+        first = self._flows.num_started
+        if paths:
+            num_hops = [len(path) for path in paths]
+            first_hop = accumulate(num_hops[:-1], initial=0)
+            rows = zip(
+                sizes_bytes, sizes_bytes, first_hop, num_hops, [-1] * len(paths), strict=True
             )
-            self._note_started(flow_ids)
-        return flow_ids
+            new = np.array(list(rows), NEW_FLOW)
+            path_channels = np.array(list(chain.from_iterable(paths)), np.int32)
+            self._flows.start(new, path_channels, len(paths), max(num_hops))
+        return range(first, self._flows.num_started)
 
     def cancel_flows(self, now_ns: int, flow_ids: Iterable[int]) -> None:
         """Drop flows together, with one solve; those that have ended already are left alone."""
         self._run_until(now_ns)
-        active = [flow_id for flow_id in flow_ids if flow_id in self._slot_by_flow_id]
-        slots = [self._slot_by_flow_id.pop(flow_id) for flow_id in dict.fromkeys(active)]
-        for slot in slots:
-            del self._flow_id_by_slot[slot]
+        slot_of = self._slot_by_flow_id()
+        slots = [slot_of[flow_id] for flow_id in dict.fromkeys(flow_ids) if flow_id in slot_of]
         if slots:
-            self._kernel.cancel_flows(*self._tables, np.array(slots, np.int64), self._clock_ns())
-            self._note_next()
+            self._flows.drop(np.array(slots, np.int64))
 
     def next_completion_ns(self) -> int | None:
         """Return when the next flow ends if nothing else happens, or None when idle."""
-        if self._ready:
-            return min(self._ready)[0]
-        return self._next_ns
+        return self._ready[0][0] if self._ready else self._flows.next_ns
 
     def advance(self, now_ns: int) -> list[int]:
         """Return the flows that ended at or before ``now_ns``, by instant (whole ns), then id."""
         self._run_until(now_ns)
         ended, self._ready = self._ready, []
-        return [flow_id for _, flow_id in sorted(ended)]
+        return [flow_id for _, flow_id in ended]
 
     def rate_bps(self, flow_id: int) -> float:
         """Return the present rate of an active flow."""
-        slot = self._slot_by_flow_id[flow_id]
-        return float(self._tables.flows["rate"][slot]) * BPS_PER_BYTE_PER_NS
+        slot = self._slot_by_flow_id()[flow_id]
+        return float(self._flows.tables.flows["rate"][slot]) * BPS_PER_BYTE_PER_NS
 
     def carried_bytes(self) -> Floats:
         """Return the bytes each channel has carried up to the last instant told."""
-        carried: Floats = self._tables.channels["carried_bytes"].copy()
-        flows = self._tables.flows[self._active_slots()]
-        left = flows["remaining_bytes"] - flows["rate"] * (self._clock_ns() - flows["updated_ns"])
-        sent = flows["size_bytes"] - np.maximum(left, 0.0)
-        channels, flow_of_hop = self._active_hops()
-        np.add.at(carried, channels, sent[flow_of_hop])
-        return carried
+        return self._flows.carried_bytes()
 
     def check_invariants(self) -> None:
-        """Assert I1 to I4; I1 and I2 are INV-12 of the project."""
-        slots = self._active_slots()
-        unused = self._tables.unused[: self._tables.num_slots - len(slots)].tolist()
-        assert set(self._flow_id_by_slot) == set(slots.tolist()), "I3"
-        assert sorted([*slots.tolist(), *unused]) == list(range(self._tables.num_slots)), "I3"
-        end_ns = self._tables.heap["key"][: len(slots)]
-        assert np.all(end_ns[(np.arange(1, len(slots)) - 1) // 2] <= end_ns[1:]), "I4"
-        rates, capacity = self._tables.flows["rate"][slots], self._tables.channels["capacity"]
-        channels, flow_of_hop = self._active_hops()
-        load, fastest = np.zeros(len(capacity)), np.zeros(len(capacity))
-        np.add.at(load, channels, rates[flow_of_hop])
-        np.maximum.at(fastest, channels, rates[flow_of_hop])
-        assert np.all(load <= capacity * (1 + 1e-9)), "I1"
-        is_saturated = load >= capacity * (1 - 1e-9)
-        is_fastest = rates[flow_of_hop] >= fastest[channels] * (1 - 1e-9)
-        held = np.unique(flow_of_hop[is_saturated[channels] & is_fastest])
-        assert len(held) == len(slots), "I2"
+        """Assert the invariants of ``FlowSet``; I1 and I2 are INV-12 of the project."""
+        self._flows.check_invariants()
 
     def _run_until(self, now_ns: int) -> None:
-        assert now_ns >= self._now_ns, f"time cannot go back from {self._now_ns} to {now_ns} ns"
-        self._now_ns = now_ns
-        if self._next_ns is None or self._next_ns > now_ns:
-            return
-        num_done = self._kernel.run_until(*self._tables, float(now_ns))
-        for instant_ns, slot in self._tables.done[:num_done].tolist():
-            flow_id = self._flow_id_by_slot.pop(slot)
-            del self._slot_by_flow_id[flow_id]
-            self._ready.append((self._whole_ns(instant_ns), flow_id))
-        self._note_next()
+        num_done, _ = self._flows.run_until(now_ns)
+        if num_done:
+            done = self._flows.tables.done[:num_done]
+            is_merged = bool(self._ready)
+            self._ready += zip(done["whole_ns"].tolist(), done["serial"].tolist(), strict=True)
+            if is_merged:
+                self._ready.sort()
 
-    def _clock_ns(self) -> float:
-        """Return the present instant; an event may lie a rounding error after the whole ns."""
-        return max(float(self._now_ns), float(self._tables.state["clock_ns"][0]))
-
-    def _whole_ns(self, instant_ns: float) -> int:
-        """Round up, unless only rounding errors lie above the whole nanosecond."""
-        slack_ns: float = self._kernel.slack_ns(instant_ns)
-        return math.ceil(instant_ns - slack_ns)
-
-    def _note_started(self, flow_ids: range) -> None:
-        slots = self._tables.done["item"][: len(flow_ids)].tolist()
-        self._num_started += len(flow_ids)
-        self._slot_by_flow_id.update(zip(flow_ids, slots, strict=True))
-        self._flow_id_by_slot.update(zip(slots, flow_ids, strict=True))
-        self._note_next()
-
-    def _note_next(self) -> None:
-        is_idle = not self._slot_by_flow_id
-        self._next_ns = None if is_idle else self._whole_ns(self._tables.heap["key"].item(0))
-
-    def _reserve(self, num_new: int, num_hops: int) -> None:
-        """Make room for more flows and longer paths, by doubling."""
-        num_slots, stride = self._tables.num_slots, self._tables.stride
-        while num_slots < self.num_active + num_new:
-            num_slots *= 2
-        while stride < num_hops:
-            stride *= 2
-        if (num_slots, stride) != (self._tables.num_slots, self._tables.stride):
-            self._tables = grow_tables(self._tables, num_slots=num_slots, stride=stride)
-
-    def _active_slots(self) -> Ints:
-        slots: Ints = self._tables.heap["item"][: self.num_active]
-        return slots
-
-    def _active_hops(self) -> tuple[Indices, Ints]:
-        """Return channel and flow (as a place in ``_active_slots``) of every hop in use."""
-        slots = self._active_slots()
-        rows = self._tables.hops["channel"].reshape(-1, self._tables.stride)[slots]
-        num_hops = self._tables.flows["num_hops"][slots]
-        is_used = np.arange(self._tables.stride) < num_hops[:, None]
-        return rows[is_used], np.repeat(np.arange(len(slots)), num_hops)
+    def _slot_by_flow_id(self) -> dict[int, int]:
+        """Return where the active flows are; costs time in proportion to their number."""
+        slots = self._flows.active_slots()
+        serials = self._flows.tables.flows["serial"][slots]
+        return dict(zip(serials.tolist(), slots.tolist(), strict=True))
 
 
 def solve_flows(
@@ -247,7 +152,6 @@ def solve_flows(
     num_hops = np.diff(path_start)
     order = np.argsort(start_s, kind="stable")
     _check_batch(capacity, num_hops, path_channels, start_s, size_bytes)
-    ordered_start, ordered_channels = _ordered_paths(path_start, path_channels, order)
     if not len(order):
         return np.zeros(0)
     tables = build_tables(
@@ -257,40 +161,33 @@ def solve_flows(
         full_solve_above=full_solve_above,
     )
     finish_ns = np.zeros(len(order))
-    _load_kernel().run_batch(
-        *tables,
-        ordered_start,
-        ordered_channels,
-        np.asarray(size_bytes, np.float64)[order],
+    load_kernel().run_batch(
+        tables,
+        _new_flows(path_start, size_bytes, order),
+        np.asarray(path_channels, np.int32),
         np.asarray(start_s, np.float64)[order] * NS_PER_S,
         finish_ns,
-        np.zeros(len(order), np.int64),
     )
     finish_s = np.empty(len(order))
     finish_s[order] = finish_ns / NS_PER_S
     return finish_s
 
 
-def _flat_paths(paths: Sequence[Sequence[int]], num_channels: int) -> tuple[Ints, Indices]:
-    """Return paths as one list of channels and where each begins in it."""
+def _new_flows(path_start: Ints, size_bytes: Floats | Ints, order: Ints) -> Records:
+    new = np.zeros(len(order), NEW_FLOW)
+    new["size_bytes"] = np.asarray(size_bytes, np.float64)[order]
+    new["first_hop"] = path_start[:-1][order]
+    new["num_hops"] = np.diff(path_start)[order]
+    new["group"] = -1
+    return new
+
+
+def _check_paths(paths: Sequence[Sequence[int]], num_channels: int) -> None:
     for path in paths:
         assert len(path) > 0, "a path has at least one channel"
         assert len(set(path)) == len(path), f"path {path} has a channel twice"
         assert min(path) >= 0, f"path {path} has a channel below 0"
         assert max(path) < num_channels, f"path {path} has a channel above {num_channels - 1}"
-    path_start = np.array([0, *accumulate(map(len, paths))], np.int64)
-    return path_start, np.array(list(chain.from_iterable(paths)), np.int32)
-
-
-def _ordered_paths(
-    path_start: Ints, path_channels: Ints | Indices, order: Ints
-) -> tuple[Ints, Indices]:
-    """Return the paths of ``_flat_paths`` form in another order of flows."""
-    num_hops = np.diff(path_start)[order]
-    ordered_start = np.concatenate([[0], np.cumsum(num_hops)])
-    shift = np.repeat(path_start[:-1][order] - ordered_start[:-1], num_hops)
-    hop_idx = np.arange(len(shift)) + shift
-    return ordered_start, np.asarray(path_channels, np.int32)[hop_idx]
 
 
 def _check_batch(

@@ -14,7 +14,7 @@ Records = NDArray[np.void]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Indices = NDArray[np.int32]
-Array = TypeVar("Array", Records, Indices)
+Array = TypeVar("Array", Records, Indices, Ints)
 
 BPS_PER_BYTE_PER_NS = 8e9
 
@@ -29,11 +29,32 @@ FLOW = np.dtype(
         ("rate", "f8"),
         ("new_rate", "f8"),
         ("stamp", "i8"),
+        ("serial", "i8"),  # counts the flows ever started
+        ("payload_bytes", "i8"),
         ("bottleneck", "i4"),
         ("num_hops", "i4"),
         ("heap_idx", "i4"),  # -1: not in the heap of finish instants
+        ("group", "i4"),  # flows of one transfer; -1: none
     ],
     align=True,
+)
+
+# A flow to start: ``size_bytes`` go over the wire, ``payload_bytes`` are what path assignment
+# counts. Its path is ``num_hops`` channels of a list, from ``first_hop`` on.
+NEW_FLOW = np.dtype(
+    [
+        ("size_bytes", "f8"),
+        ("payload_bytes", "i8"),
+        ("first_hop", "i8"),
+        ("num_hops", "i4"),
+        ("group", "i4"),
+    ],
+    align=True,
+)
+
+# A flow that has ended or was dropped: its exact instant, and that rounded up.
+DONE = np.dtype(
+    [("instant_ns", "f8"), ("whole_ns", "i8"), ("serial", "i8"), ("slot", "i8")], align=True
 )
 
 # One channel on the path of one flow; -1 ends a list.
@@ -69,6 +90,7 @@ STATE = np.dtype(
         ("full_solve_above", "f8"),
         ("stamp", "i8"),
         ("num_active", "i8"),
+        ("num_started", "i8"),
         ("num_solves", "i8"),
         ("num_full_solves", "i8"),
         ("num_rounds", "i8"),
@@ -79,10 +101,11 @@ STATE = np.dtype(
 
 
 class FlowTables(NamedTuple):
-    """Everything the kernels read and write; passed to them as ``kernel(*tables, ...)``.
+    """Everything the kernels read and write.
 
     The first ``num_active`` entries of ``heap`` are the active flows, the first
-    ``num_slots - num_active`` of ``unused`` the free slots.
+    ``num_slots - num_active`` of ``unused`` the free slots. ``group_left`` holds how many flows of
+    each group are under way; ``ended`` takes the instant and number of the groups that ended.
     """
 
     flows: Records
@@ -95,6 +118,8 @@ class FlowTables(NamedTuple):
     shares: Records
     done: Records
     state: Records
+    group_left: Ints
+    ended: Ints
 
     @property
     def num_slots(self) -> int:
@@ -127,8 +152,10 @@ def build_tables(
         members=np.zeros(num_slots, np.int32),
         touched=np.zeros(num_channels, np.int32),
         shares=np.zeros(num_channels, ENTRY),
-        done=np.zeros(num_slots, ENTRY),
+        done=np.zeros(num_slots, DONE),
         state=state,
+        group_left=np.zeros(num_slots, np.int64),
+        ended=np.zeros(2 * num_slots, np.int64),
     )
 
 
@@ -144,7 +171,9 @@ def grow_tables(tables: FlowTables, *, num_slots: int, stride: int) -> FlowTable
         heap=_extended(tables.heap, num_slots),
         unused=_extended(np.concatenate([added, tables.unused[:num_unused]]), num_slots),
         members=np.zeros(num_slots, np.int32),
-        done=np.zeros(num_slots, ENTRY),
+        done=np.zeros(num_slots, DONE),
+        group_left=_extended(tables.group_left, num_slots),
+        ended=np.zeros(2 * num_slots, np.int64),
     )
 
 

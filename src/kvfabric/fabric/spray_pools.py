@@ -53,6 +53,11 @@ class SprayPools:
         """Return the channel ids from one access switch to another, in order."""
         return self._stages[source, target]
 
+    @property
+    def stages_by_switches(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """Return ``stages`` of every pair of access switches that messages connect."""
+        return dict(self._stages)
+
     def channel_name(self, channel: int) -> str:
         """Return the real name, or ``all 64 channels like <first one>`` for a pool."""
         name = self._paths.topology.channel_name

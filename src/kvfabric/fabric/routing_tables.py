@@ -1,0 +1,222 @@
+"""The arrays by which compiled routing finds paths, and how they are built from a policy's rules.
+
+What a switch may do next toward a target is a *row* of items: channels under ``ecmp`` and
+``spray``, bundles under ``assigned``. Rows are found when they are first needed; equal rows of a
+switch are one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import accumulate, chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvfabric.fabric.maxmin_tables import Indices, Records
+from kvfabric.fabric.measures import ByteArray
+from kvfabric.fabric.paths import PathTable
+
+# A NIC port: its channel into the fabric (the one back is the next channel) and its switch.
+PORT = np.dtype([("uplink", "i4"), ("switch", "i4")], align=True)
+
+# A switch. ``turn`` counts the paths assigned from here. The other fields of ``assigned``'s search
+# hold for the search number ``search``: the path found so far, and how it came.
+SWITCH = np.dtype(
+    [
+        ("salt", "u8"),
+        ("turn", "i8"),
+        ("search", "i8"),
+        ("largest_bytes", "i8"),
+        ("total_bytes", "i8"),
+        ("came_by", "i4"),  # bundle
+        ("came_from", "i4"),  # switch
+        ("first_bundle", "i4"),
+        ("num_bundles", "i4"),
+        ("first_row", "i4"),  # -1 ends a list of rows
+    ],
+    align=True,
+)
+
+# All parallel channels from one switch to another: ``bundled[first:first + num_channels]``.
+BUNDLE = np.dtype(
+    [
+        ("least_bytes", "i8"),  # load of its least loaded channel
+        ("lightest", "i4"),  # that channel
+        ("head", "i4"),
+        ("first", "i4"),
+        ("num_channels", "i4"),
+    ],
+    align=True,
+)
+
+# A channel between switches, with the load assigned to it.
+CHANNEL_LOAD = np.dtype(
+    [("assigned_bytes", "i8"), ("bundle", "i4"), ("place", "i4"), ("head", "i4")], align=True
+)
+
+# ``items[first:first + num_items]``; ``next`` is another row of the same switch.
+ROW = np.dtype([("first", "i4"), ("num_items", "i4"), ("next", "i4")], align=True)
+
+ROUTER = np.dtype(
+    [
+        ("seed", "u8"),
+        ("policy", "i8"),
+        ("queue_pairs", "i8"),
+        ("gpus_per_server", "i8"),
+        ("ports_per_nic", "i8"),
+        ("payload_bytes", "i8"),
+        ("frame_bytes", "i8"),
+        ("items_per_message", "i8"),  # room that the rows of one message can need
+        ("num_rows", "i8"),
+        ("num_items", "i8"),
+        ("search", "i8"),
+        ("num_new", "i8"),
+        ("num_hops", "i8"),
+        ("longest_hops", "i8"),
+    ],
+    align=True,
+)
+
+
+class Policy(IntEnum):
+    """How the next channel is chosen."""
+
+    ECMP = 0
+    SPRAY = 1
+    ASSIGNED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PathRules:
+    """All that decides the paths of a policy.
+
+    Attributes:
+        policy: the policy.
+        paths: the shortest paths of its fabric.
+        queue_pairs: connections per NIC port and message.
+        seed: of the hash, already mixed.
+        salts: of the hash, one per switch; none is as good as zeros.
+        stages: under ``spray``, the channels between each pair of switches.
+    """
+
+    policy: Policy
+    paths: PathTable
+    queue_pairs: int = 1
+    seed: int = 0
+    salts: Sequence[int] = ()
+    stages: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+
+
+class RoutingTables(NamedTuple):
+    """Everything the routing kernels read and write.
+
+    ``row_of[switch, target]`` is a row plus one, or 0 when it was not needed yet. ``frontier`` is
+    room for the switches of two stages of a search.
+    """
+
+    ports: Records
+    switches: Records
+    bundles: Records
+    bundled: Indices
+    channels: Records
+    row_of: NDArray[np.int32]
+    rows: Records
+    items: Indices
+    distances: ByteArray
+    frontier: Indices
+    router: Records
+
+
+def build_routing(rules: PathRules, payload_bytes: int, frame_bytes: int) -> RoutingTables:
+    """Return tables without load; ``frame_bytes`` go over the wire per ``payload_bytes``."""
+    paths = rules.paths
+    topology = paths.topology
+    num_switches = topology.num_switches
+    ports = np.zeros(topology.access_links.size, PORT)
+    ports["uplink"] = 2 * topology.access_links.ravel()
+    ports["switch"] = topology.access_switches.ravel()
+    bundles = _bundles(paths)
+    channels = np.zeros(topology.num_channels, CHANNEL_LOAD)
+    channels["bundle"] = paths.bundle_of
+    bundled = np.array(list(chain.from_iterable(paths.bundle_channels)), np.int32)
+    channels["place"][bundled] = np.arange(len(bundled)) - np.repeat(
+        bundles["first"], bundles["num_channels"]
+    )
+    channels["head"][bundled] = np.repeat(bundles["head"], bundles["num_channels"])
+    switches = _switches(paths, rules.salts)
+    router = _router(rules, payload_bytes, frame_bytes)
+    capacity = 2 * router["items_per_message"].item(0)
+    tables = RoutingTables(
+        ports=ports,
+        switches=switches,
+        bundles=bundles,
+        bundled=bundled,
+        channels=channels,
+        row_of=np.zeros((num_switches, num_switches), np.int32),
+        rows=np.zeros(capacity, ROW),
+        items=np.zeros(capacity, np.int32),
+        distances=np.ascontiguousarray(paths.distances),
+        frontier=np.zeros(2 * num_switches, np.int32),
+        router=router,
+    )
+    return _with_stages(tables, rules.stages) if rules.stages else tables
+
+
+def with_more_items(tables: RoutingTables) -> RoutingTables:
+    """Return tables with room for twice the rows and items."""
+    return tables._replace(
+        rows=np.concatenate([tables.rows, np.zeros_like(tables.rows)]),
+        items=np.concatenate([tables.items, np.zeros_like(tables.items)]),
+    )
+
+
+def _bundles(paths: PathTable) -> Records:
+    bundles = np.zeros(len(paths.bundle_channels), BUNDLE)
+    num_channels = [len(channels) for channels in paths.bundle_channels]
+    bundles["num_channels"] = num_channels
+    bundles["first"] = list(accumulate(num_channels[:-1], initial=0)) if num_channels else []
+    bundles["lightest"] = [channels[0] for channels in paths.bundle_channels]
+    bundles["head"] = paths.bundle_head
+    return bundles
+
+
+def _switches(paths: PathTable, salts: Sequence[int]) -> Records:
+    switches = np.zeros(paths.topology.num_switches, SWITCH)
+    switches["salt"] = np.array(salts, np.uint64) if salts else 0
+    switches["first_row"] = -1
+    # bundles are numbered by the switch they leave
+    tails = [paths.next_switch(channels[0] ^ 1) for channels in paths.bundle_channels]
+    switches["num_bundles"] = np.bincount(tails, minlength=len(switches)) if tails else 0
+    switches["first_bundle"] = np.cumsum(switches["num_bundles"]) - switches["num_bundles"]
+    return switches
+
+
+def _router(rules: PathRules, payload_bytes: int, frame_bytes: int) -> Records:
+    paths = rules.paths
+    topology = paths.topology
+    router = np.zeros(1, ROUTER)
+    router["seed"], router["policy"] = np.uint64(rules.seed), rules.policy
+    router["queue_pairs"] = rules.queue_pairs
+    router["gpus_per_server"] = topology.gpus_per_server
+    router["ports_per_nic"] = topology.ports_per_nic
+    router["payload_bytes"], router["frame_bytes"] = payload_bytes, frame_bytes
+    if not rules.stages:
+        # per target switch, every switch may need a row of all its channels
+        num_channels = sum(map(len, paths.bundle_channels))
+        router["items_per_message"] = topology.ports_per_nic * num_channels
+    return router
+
+
+def _with_stages(
+    tables: RoutingTables, stages: Mapping[tuple[int, int], tuple[int, ...]]
+) -> RoutingTables:
+    """Return tables with one row of channels per pair of switches that has any between them."""
+    pairs = np.array(list(stages), np.int64).reshape(-1, 2)
+    rows = np.zeros(len(pairs), ROW)
+    rows["num_items"] = [len(channels) for channels in stages.values()]
+    rows["first"] = np.cumsum(rows["num_items"]) - rows["num_items"]
+    tables.row_of[pairs[:, 0], pairs[:, 1]] = np.arange(1, len(pairs) + 1)
+    items = np.array(list(chain.from_iterable(stages.values())), np.int32)
+    return tables._replace(rows=rows, items=items)

@@ -36,7 +36,7 @@ SCENARIOS: dict[str, tuple[Callable[[str], str], str, str]] = {
     "unknown generator": (lambda s: s.replace("kind: poisson", "kind: poison"), "arrivals", ""),
     "too few ports": (lambda s: s.replace("6.4 Tbit/s", "800 Gbit/s"), "fabric", ""),
     "no whole servers": (lambda s: s.replace("prefill: 20", "prefill: 19"), "workers", "Change"),
-    "no workers": (lambda s: s.replace("decode: 12", "decode: 0"), "workers.decode", "equal to 1"),
+    "no workers": (lambda s: s.replace("decode: 12", "decode: 0"), "workers.decode", "1 or more"),
     "tp of no server": (lambda s: s.replace("tp: 1", "tp: 3"), "tp", ""),
     "wrong version": (lambda s: s.replace("version: 1", "version: 7"), "schema_version", "1"),
     "missing key": (lambda s: s.replace("gpu: h100-sxm-80gb\n", ""), "gpu", "Add the key"),

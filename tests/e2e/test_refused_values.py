@@ -184,7 +184,7 @@ TRACE_VALUES: dict[str, tuple[str, str, str]] = {
     "NaN": ("speedup: .nan", ":13: workload.speedup: ", "1000000 or less"),
     "no window": ("duration: 0 s", ":13: workload.duration: ", "above 0"),
     "policy of rows": ("on_bad_rows: keep", ":13: workload.on_bad_rows: ", "'refuse' or 'skip'"),
-    "wrong format": ("format: csv", ":13: workload.format: ", "'mooncake' or 'azure'"),
+    "wrong format": ("format: csv", ":13: workload.format: ", "'mooncake', 'azure', "),
 }
 
 

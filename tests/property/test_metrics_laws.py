@@ -44,7 +44,7 @@ RUNS = st.lists(records(), max_size=30)
 @given(RUNS)
 def test_every_arrival_has_one_outcome(run: list[RequestRecord]) -> None:
     counts = summarize(run, num_gpus=1).counts
-    ended = counts.finished + counts.rejected + counts.aborted + counts.unfinished
+    ended = counts.finished + counts.rejected + counts.aborted + counts.failed + counts.unfinished
     assert counts.arrived == ended == len(run)
 
 

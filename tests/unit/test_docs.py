@@ -128,6 +128,7 @@ def test_result_in_readme_is_of_the_built_in_scenario() -> None:
     result = readme[readme.index("<!-- result:") : readme.index("<!-- end of result -->")]
     scenario = parse_scenario(built_in_text(), "built-in")
     assert f"seed {scenario.seed}" in result
+    assert scenario.fabric is not None
     for kind in scenario.fabric.kinds:
         assert re.search(rf"^ {kind} ", result, re.MULTILINE)
 

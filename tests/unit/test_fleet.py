@@ -80,6 +80,7 @@ def test_plan_without_anything_to_compare_is_refused(missing: str) -> None:
 
 def test_pool_of_the_scheduler_is_that_of_the_sizing() -> None:
     fleet = build_fleet(plan_request())
+    assert fleet.sizing is not None
     assert fleet.scheduler.num_blocks == fleet.sizing.pool.num_blocks
     assert fleet.scheduler.block_size == 64
 
@@ -132,6 +133,7 @@ def test_sliding_window_model_is_simulated_with_as_many_requests_as_really_fit()
     }
     geometry = geometry_from_config(config, where="test")
     fleet = build_fleet(replace(plan_request(), geometry=geometry))
+    assert fleet.sizing is not None
     pool, scheduler = fleet.sizing.pool, fleet.scheduler
     assert pool.num_block_tables > 1
     blocks_each = -(-4_000 // scheduler.block_size)

@@ -88,6 +88,39 @@ def test_split_ttft_of_an_aggregated_request_has_no_hand_off() -> None:
     assert split.as_parts_ns()[3:] == (0, 0, 0)
 
 
+def test_split_ttft_where_decode_is_asked_first() -> None:
+    record = replace(DISAGGREGATED, reserved_ns=115)
+    split = split_ttft(record, decode_first=True)
+    assert split == TtftSplit(
+        router_ns=10,
+        decode_blocks_wait_ns=5,
+        prefill_queue_ns=15,
+        prefill_compute_ns=100,
+        wire_ns=70,
+        first_decode_step_ns=20,
+    )
+    assert split.total_ns == ttft_ns(record)
+
+
+def test_split_ttft_where_a_prefill_begins_with_its_decode_blocks() -> None:
+    split = split_ttft(replace(DISAGGREGATED, reserved_ns=130), decode_first=True)
+    assert split is not None
+    assert (split.decode_blocks_wait_ns, split.prefill_queue_ns) == (20, 0)
+
+
+def test_split_ttft_of_a_streamed_prompt_counts_what_is_left_after_its_prefill() -> None:
+    record = replace(DISAGGREGATED, reserved_ns=150)
+    split = split_ttft(record)
+    assert split is not None
+    assert (split.decode_blocks_wait_ns, split.wire_ns) == (0, 70)
+    assert split.total_ns == ttft_ns(record)
+
+
+def test_split_ttft_of_a_prompt_computed_again_after_its_lease_had_been_reserved_first() -> None:
+    again = replace(DISAGGREGATED, reserved_ns=230, transferred_ns=230, first_token_ns=230)
+    assert split_ttft(again, decode_first=True) == split_ttft(again)
+
+
 def test_split_ttft_is_unknown_when_a_stage_is() -> None:
     assert split_ttft(replace(DISAGGREGATED, reserved_ns=None)) is None
 

@@ -178,5 +178,6 @@ def test_summary_to_dict_nests_figures_under_their_names() -> None:
         "finished": 2,
         "rejected": 0,
         "aborted": 0,
+        "failed": 0,
         "unfinished": 0,
     }

@@ -5,7 +5,8 @@ import re
 import pytest
 from plan_requests import plain_workload, plan_request
 
-from kvfabric.app.render import WIDTH, render_mapping, render_plan
+from kvfabric.app.layout import WIDTH
+from kvfabric.app.render import render_mapping, render_plan
 from kvfabric.plan.compare import Comparison, compare
 from kvfabric.plan.verdict import judge
 

@@ -132,6 +132,7 @@ def test_built_in_scenario_is_the_one_without_a_file() -> None:
 
 def test_unit_decides_the_value() -> None:
     scenario = parse_scenario(SCENARIOS["generated"], "a")
+    assert scenario.fabric is not None
     assert scenario.fabric.nic_rate == 400 * 10**9
     assert scenario.slo.tpot == 50_000_000
     assert scenario.router.signal_interval == 50_000_000

@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -74,6 +75,59 @@ def plan(  # noqa: PLR0917 - click passes one argument per option
         click.echo(show_plan(scenario, overrides), nl=False)
         return
     text = run_plan(scenario, overrides, output_format=output_format, out=out, jobs=jobs)
+    click.echo(text, nl=False)
+
+
+@cli.command()
+@click.argument("scenario", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--trace", type=click.Path(path_type=Path), help="Trace file instead of the scenario's load."
+)
+@click.option("--profile", type=click.Path(path_type=Path), help="Folder of an operator profile.")
+@click.option("--speedup", type=float, help="Compress the time of the trace by this factor.")
+@click.option("--limit", type=click.IntRange(min=1), help="First so many requests of the trace.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of everything random.")
+@click.option("--fabric", help="Label of the fabric.  [default: the scenario's first]")
+@click.option(
+    "--load-balancing",
+    type=click.Choice(["ecmp", "spray", "assigned"]),
+    help="Policy on the fabric.  [default: the scenario's first]",
+)
+@click.option(
+    "--window", help="Requests of a second comparison with a recorded run, such as 3:110."
+)
+@click.option("--show", is_flag=True, help="Print the scenario with the origin of each value.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder that gets every request's result and more.",
+)
+@_FORMAT
+def simulate(**options: Any) -> None:
+    """Run one load on one design and tell what its requests went through.
+
+    Without SCENARIO it runs the built-in one. A recorded run of a real engine as the trace is
+    compared with the simulation.
+    """
+    from kvfabric.app.resolve import Overrides
+    from kvfabric.app.simulate_command import parse_window, run_simulate, show_simulate
+
+    scenario: Path | None = options["scenario"]
+    names = ("trace", "profile", "speedup", "limit", "seed")
+    overrides = Overrides(**{name: options[name] for name in names})
+    window = parse_window(options["window"])
+    if options["show"]:
+        click.echo(show_simulate(scenario, overrides), nl=False)
+        return
+    text = run_simulate(
+        scenario,
+        overrides,
+        output_format=options["output_format"],
+        out=options["out"],
+        fabric=options["fabric"],
+        load_balancing=options["load_balancing"],
+        window=window,
+    )
     click.echo(text, nl=False)
 
 

@@ -16,6 +16,7 @@ from kvfabric.fabric.build import BUILDERS
 from kvfabric.units import (
     exact_duration_text,
     exact_rate_text,
+    parse_bytes_per_s,
     parse_duration_ns,
     parse_frequency_hz,
     parse_rate_bps,
@@ -55,6 +56,15 @@ def _parse_positive_ns(value: object) -> int:
     return duration_ns
 
 
+def _parse_bandwidth(value: object) -> int:
+    rate = parse_bytes_per_s(value)
+    if rate < 1:
+        raise ConfigError(
+            f"{value!r} is no bandwidth", hint="Write a bandwidth above 0, such as '25 GB/s'"
+        )
+    return rate
+
+
 def _known_gpu(value: object) -> str:
     return gpu(_text(value)).name
 
@@ -86,6 +96,11 @@ RateBps = Annotated[
     int,
     BeforeValidator(_parsed(parse_rate_bps)),
     PlainSerializer(exact_rate_text, when_used="json"),
+]
+BytesPerS = Annotated[
+    int,
+    BeforeValidator(_parsed(_parse_bandwidth)),
+    PlainSerializer(lambda rate: f"{rate} B/s", return_type=str, when_used="json"),
 ]
 DurationNs = Annotated[
     int,

@@ -1,11 +1,8 @@
 """Results as text for people. The same input gives the same bytes: fixed width, no color codes."""
 
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-
+from kvfabric.app.layout import STAGES, fold, ms, number, table
 from kvfabric.export.plan_json import NOT_MODELLED
 from kvfabric.metrics.latency import TtftSplit
 from kvfabric.plan.compare import Comparison, DesignResult, FabricFacts
@@ -14,20 +11,18 @@ from kvfabric.plan.sizing_lines import sizing_lines
 from kvfabric.plan.verdict import Verdict
 from kvfabric.units import format_rate
 
-WIDTH = 118
-_STAGES = ("router", "prefill queue", "prefill", "decode blocks", "wire", "first step")
-
 
 def render_plan(comparison: Comparison, verdicts: Sequence[Verdict]) -> str:
     """Return the text of ``kvfabric plan``."""
-    request = comparison.request
+    request, sizing = comparison.request, comparison.fleet.sizing
+    assert sizing is not None, "a plan names its GPU"
     parts = [
         f"{request.name}",
         _fleet_line(request),
         f"Load: {request.workload.name}, {len(request.workload.requests):,} in all",
         "",
         "KV cache",
-        *(f"  {line}" for line in sizing_lines(comparison.fleet.sizing)),
+        *(f"  {line}" for line in sizing_lines(sizing)),
         "",
         _fabric_table(comparison),
         _latency_table(comparison),
@@ -39,7 +34,7 @@ def render_plan(comparison: Comparison, verdicts: Sequence[Verdict]) -> str:
         "Does not model: " + "; ".join(NOT_MODELLED) + ".",
         *(f"Note: {note}." for note in _notes(comparison)),
     ]
-    return "\n".join(_fold(part) for part in parts) + "\n"
+    return "\n".join(fold(part) for part in parts) + "\n"
 
 
 def _notes(comparison: Comparison) -> list[str]:
@@ -50,6 +45,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 def _fleet_line(request: PlanRequest) -> str:
     workers = request.workers
+    assert request.gpu is not None, "a plan names its GPU"
     return (
         f"{request.model_name} on {workers.num_gpus} x {request.gpu.name}: {workers.num_prefill}"
         f" prefill + {workers.num_decode} decode workers of TP{workers.tp},"
@@ -86,7 +82,7 @@ def _fabric_table(comparison: Comparison) -> str:
         "fabric", "switches", "radix", "copper", "fibre", "optics", "hops", "price, typical",
         "low to high",
     )  # fmt: skip
-    return _table(title, columns, rows.values())
+    return table(title, columns, rows.values())
 
 
 def _fabric_row(fabric: FabricFacts) -> list[str]:
@@ -109,7 +105,7 @@ def _latency_table(comparison: Comparison) -> str:
     )  # fmt: skip
     rows = [_latency_row(design) for design in _designs(comparison)]
     title = "What users get (ms; req/s per GPU; goodput: share of requests within the targets)"
-    return _table(title, columns, rows)
+    return table(title, columns, rows)
 
 
 def _latency_row(design: DesignResult) -> list[str]:
@@ -119,10 +115,10 @@ def _latency_row(design: DesignResult) -> list[str]:
     link = design.run.busiest_links[0] if design.run.busiest_links else None
     return [
         design.name,
-        *(_ms(value) for value in (summary.ttft.p50_ns, summary.ttft.p90_ns, summary.ttft.p99_ns)),
-        *(_ms(value) for value in (summary.tpot.p50_ns, summary.tpot.p99_ns)),
-        _number(per_gpu),
-        _number(rates.output_tokens_per_s_per_gpu),
+        *(ms(value) for value in (summary.ttft.p50_ns, summary.ttft.p90_ns, summary.ttft.p99_ns)),
+        *(ms(value) for value in (summary.tpot.p50_ns, summary.tpot.p99_ns)),
+        number(per_gpu),
+        number(rates.output_tokens_per_s_per_gpu),
         "-" if rates.slo_share is None else f"{rates.slo_share:.1%}",
         "-" if link is None else f"{link.utilization:.1%} {link.name}",
     ]
@@ -133,51 +129,21 @@ def _stage_table(comparison: Comparison) -> str:
         [design.name, *_stages(design.summary.ttft_split_mean), *_tail(design)]
         for design in _designs(comparison)
     ]
-    columns = ("design", *_STAGES, "wire at p99")
-    return _table("Where the time to first token goes (mean, ms)", columns, rows)
+    columns = ("design", *STAGES, "wire at p99")
+    return table("Where the time to first token goes (mean, ms)", columns, rows)
 
 
 def _tail(design: DesignResult) -> list[str]:
     split = design.summary.ttft_split_p99
-    return [_ms(None if split is None else split.wire_ns)]
+    return [ms(None if split is None else split.wire_ns)]
 
 
 def _stages(split: TtftSplit | None) -> list[str]:
     if split is None:
-        return ["-"] * len(_STAGES)
-    return [_ms(part_ns) for part_ns in split.as_parts_ns()]
+        return ["-"] * len(STAGES)
+    return [ms(part_ns) for part_ns in split.as_parts_ns()]
 
 
 def _designs(comparison: Comparison) -> list[DesignResult]:
     extra = [] if comparison.aggregated is None else [comparison.aggregated]
     return [*comparison.designs, *extra]
-
-
-def _ms(duration_ns: int | None) -> str:
-    return "-" if duration_ns is None else f"{duration_ns / 1e6:,.1f}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    table = Table(title=title, title_justify="left", title_style="", header_style="", box=None)
-    for position, column in enumerate(columns):
-        is_text = position == 0 or column == "busiest link"
-        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console = Console(width=WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
-    with console.capture() as capture:
-        console.print(table)
-    lines = (line.rstrip() for line in capture.get().splitlines())
-    return "\n".join(lines) + "\n"
-
-
-def _fold(text: str) -> str:
-    """Break long lines of prose at spaces; tables are left alone."""
-    if "\n" in text or len(text) <= WIDTH:
-        return text
-    indent = " " * (len(text) - len(text.lstrip(" -")))
-    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)

@@ -4,20 +4,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvfabric.app.models import load_geometry
-from kvfabric.app.scenario import Fabric, FabricKind, Scenario
-from kvfabric.app.scenario_workload import MAX_SPEEDUP, TraceWorkload
+from kvfabric.app.resolve_perf import step_model
+from kvfabric.app.scenario import Fabric, FabricKind, HandoffSettings, Scenario
+from kvfabric.app.scenario_perf import ProfilePerf
+from kvfabric.app.scenario_workload import MAX_SPEEDUP, Measured, TraceWorkload
 from kvfabric.catalog.gpus import gpu
 from kvfabric.errors import ConfigError
 from kvfabric.kvcache.geometry import KVGeometry
 from kvfabric.metrics.latency import Slo
 from kvfabric.plan.request import (
+    NO_FABRIC,
     FabricChoice,
+    HandoffPolicy,
     NetworkRequest,
     Placement,
     PlanRequest,
     WorkerRequest,
 )
 from kvfabric.protocol.workload import Workload
+from kvfabric.serving.coordinator_config import HandoffMode, OnExpiry, Reservation
 from kvfabric.serving.router import RoutingPolicy
 
 
@@ -29,11 +34,19 @@ class Overrides:
     speedup: float | None = None
     limit: int | None = None
     seed: int | None = None
+    profile: Path | None = None
+
+
+_PROFILE = ProfilePerf(kind="profile")
 
 
 def apply_overrides(scenario: Scenario, overrides: Overrides) -> Scenario:
     """Return the scenario with the flags in place of its values."""
     changes: dict[str, object] = {}
+    if overrides.profile is not None:
+        path = str(overrides.profile.absolute())
+        perf = scenario.perf if isinstance(scenario.perf, ProfilePerf) else _PROFILE
+        changes["perf"] = perf.model_copy(update={"path": path})
     if overrides.seed is not None:
         changes["seed"] = overrides.seed
     if overrides.speedup is not None and not 0 < overrides.speedup <= MAX_SPEEDUP:
@@ -75,27 +88,45 @@ def resolve(scenario: Scenario, *, folder: Path, name: str) -> PlanRequest:
         ConfigError: an unknown name, an unreadable file, or a number out of range.
     """
     geometry = load_geometry(scenario.model, folder=folder, where=f"{name}: model")
+    workload, measured = _workload(scenario, geometry, folder=folder, name=name)
     return PlanRequest(
         name=scenario.name,
         model_name=scenario.model,
         geometry=geometry,
-        gpu=gpu(scenario.gpu, where=f"{name}: gpu"),
-        num_users=scenario.users,
-        num_context_tokens=scenario.context_tokens,
+        gpu=None if scenario.gpu is None else gpu(scenario.gpu, where=f"{name}: gpu"),
+        num_users=scenario.users or 1,
+        num_context_tokens=scenario.context_tokens or _longest(workload),
         workers=_workers(scenario),
-        network=_network(scenario.fabric),
-        workload=_workload(scenario, geometry, folder=folder, name=name),
+        network=NO_FABRIC if scenario.fabric is None else _network(scenario.fabric),
+        workload=workload,
         slo=Slo(ttft_ns=scenario.slo.ttft, tpot_ns=scenario.slo.tpot),
         routing=RoutingPolicy(scenario.router.policy),
         signal_interval_ns=scenario.router.signal_interval,
         handoff_deadline_ns=scenario.handoff.deadline,
+        handoff=_handoff(scenario.handoff),
+        step_model=step_model(scenario, geometry, folder=folder, name=name),
         compare_aggregated=scenario.compare_aggregated,
         seed=scenario.seed,
+        measured=measured,
+    )
+
+
+def _longest(workload: Workload) -> int:
+    return max(spec.num_prompt_tokens + spec.num_output_tokens for spec in workload.requests)
+
+
+def _handoff(handoff: HandoffSettings) -> HandoffPolicy:
+    return HandoffPolicy(
+        mode=HandoffMode(handoff.mode),
+        num_layer_groups=handoff.layer_groups,
+        reservation=Reservation(handoff.reserve),
+        on_expiry=OnExpiry(handoff.on_expiry),
+        max_restarts=handoff.max_restarts,
     )
 
 
 def _workers(scenario: Scenario) -> WorkerRequest:
-    workers = scenario.workers
+    workers, perf = scenario.workers, scenario.perf
     return WorkerRequest(
         num_prefill=workers.prefill,
         num_decode=workers.decode,
@@ -108,6 +139,9 @@ def _workers(scenario: Scenario) -> WorkerRequest:
         max_model_len=workers.max_model_len,
         gpu_memory_utilization=workers.gpu_memory_utilization,
         enable_prefix_caching=workers.enable_prefix_caching,
+        num_blocks=workers.num_blocks,
+        async_scheduling=bool(workers.async_scheduling),
+        num_data_ranks=perf.data_parallel if isinstance(perf, ProfilePerf) else 1,
     )
 
 
@@ -134,7 +168,9 @@ def _fabric(kind: str | FabricKind) -> FabricChoice:
     )
 
 
-def _workload(scenario: Scenario, geometry: KVGeometry, *, folder: Path, name: str) -> Workload:
+def _workload(
+    scenario: Scenario, geometry: KVGeometry, *, folder: Path, name: str
+) -> tuple[Workload, Measured]:
     workload = scenario.workload
     longest = scenario.workers.max_model_len or geometry.max_context_tokens
     if not isinstance(workload, TraceWorkload):
@@ -143,7 +179,7 @@ def _workload(scenario: Scenario, geometry: KVGeometry, *, folder: Path, name: s
         except ConfigError as error:
             raise ConfigError(error.what, where=f"{name}: {error.where}", hint=error.hint) from None
         _check_lengths(generated, longest, name)
-        return generated
+        return generated, ()
     if workload.path is None:
         raise ConfigError(
             "no trace is named",

@@ -16,6 +16,7 @@ from kvfabric.app.quantities import (
     Section,
     as_mistake,
 )
+from kvfabric.app.scenario_perf import Perf, RooflinePerf
 from kvfabric.app.scenario_workload import GeneratedWorkload, TraceWorkload
 from kvfabric.errors import ConfigError
 
@@ -26,7 +27,7 @@ class Workers(Section):
     """The fleet; names as in vLLM."""
 
     prefill: Count
-    decode: Count
+    decode: Annotated[int, Field(ge=0)]
     tp: Count = 8
     kv_dtype: str = "auto"
     weight_dtype: str = "auto"
@@ -36,6 +37,8 @@ class Workers(Section):
     max_model_len: Count | None = None
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     enable_prefix_caching: bool = True
+    num_blocks: Annotated[int, Field(ge=2)] | None = None
+    async_scheduling: bool | None = None
 
 
 class FabricKind(Section):
@@ -95,23 +98,29 @@ class RouterSettings(Section):
 
 
 class HandoffSettings(Section):
-    """When a hand-off between workers is given up."""
+    """How KV cache gets from prefill to decode, and when that is given up."""
 
+    mode: Literal["whole_prompt", "layer_wise"] = "whole_prompt"
+    layer_groups: Annotated[int, Field(ge=1, le=1024)] = 8
+    reserve: Literal["prefill_first", "decode_first"] = "prefill_first"
     deadline: PositiveNs = 60_000_000_000
+    on_expiry: Literal["fail", "recompute"] = "fail"
+    max_restarts: Annotated[int, Field(ge=0)] = 1
 
 
 class Scenario(Section):
-    """Everything ``kvfabric plan`` reads."""
+    """Everything ``kvfabric plan`` and ``kvfabric simulate`` read."""
 
     schema_version: Literal[1]
     name: str
     model: ModelName
-    gpu: GpuName
-    users: Count
-    context_tokens: Count
+    gpu: GpuName | None = None
+    users: Count | None = None
+    context_tokens: Count | None = None
     workers: Workers
-    fabric: Fabric
+    fabric: Fabric | None = None
     workload: Annotated[GeneratedWorkload | TraceWorkload, Field(discriminator="kind")]
+    perf: Perf = RooflinePerf()
     slo: SloTargets = SloTargets()
     router: RouterSettings = RouterSettings()
     handoff: HandoffSettings = HandoffSettings()

@@ -32,16 +32,19 @@ from kvfabric.workload.lengths import (
     LognormalLength,
     UniformLength,
 )
-from kvfabric.workload.read import read_trace
+from kvfabric.workload.read import read_trace, trace_format_of
+from kvfabric.workload.recorded_run import MeasuredRequest, read_recorded_run
 from kvfabric.workload.rescale import speed_up, take_first, take_window
 
 Count = Annotated[int, Field(ge=1)]
+Measured = tuple[MeasuredRequest, ...]
 MAX_SPEEDUP = 1e6
 
 # What the records of ``workload`` call the keys of a scenario.
 _KEYS = {
     "rate_per_s": "rate",
     "num_users": "users",
+    "ramp_up_ns": "ramp_up",
     "value": "tokens",
     "num_groups": "groups",
     "prefix_tokens": "tokens",
@@ -53,38 +56,52 @@ _KEYS = {
 
 
 class TraceWorkload(Section):
-    """Requests from a file: Mooncake JSONL or Azure CSV, plain, .gz or .xz."""
+    """Requests from a file: a trace or a recorded run, plain, .gz or .xz."""
 
     kind: Literal["trace"]
     path: str | None = None
-    format: Literal["mooncake", "azure"] | None = None
+    format: Literal["mooncake", "azure", "burstgpt", "recorded_run"] | None = None
     on_bad_rows: Literal["refuse", "skip"] = "refuse"
     limit: Count | None = None
     start: DurationNs | None = None
     duration: PositiveNs | None = None
     speedup: Annotated[float, Field(gt=0, le=MAX_SPEEDUP)] = 1.0
 
-    def read(self, path: Path, max_model_len: int | None) -> Workload:
-        """Return the requests of the file, cut and compressed in time as asked."""
+    def read(self, path: Path, max_model_len: int | None) -> tuple[Workload, Measured]:
+        """Return the requests of the file, cut and compressed in time as asked.
+
+        With them what a real engine did with them, if the file says so and its time is left as it
+        was.
+        """
+        workload, measured = self._read(path, max_model_len)
+        if self.start is not None or self.duration is not None:
+            workload = take_window(workload, self.start or 0, self.duration)
+        if self.limit is not None:
+            workload = take_first(workload, self.limit)
+        if self.speedup == 1.0:
+            return workload, measured
+        return speed_up(workload, self.speedup), ()
+
+    def _read(self, path: Path, max_model_len: int | None) -> tuple[Workload, Measured]:
+        if trace_format_of(path, self.format) == "recorded_run":
+            run = read_recorded_run(path, on_bad_rows=self.on_bad_rows, max_model_len=max_model_len)
+            return run.workload, run.measured
         workload = read_trace(
             path,
             trace_format=self.format,
             on_bad_rows=self.on_bad_rows,
             max_model_len=max_model_len,
         )
-        if self.start is not None or self.duration is not None:
-            workload = take_window(workload, self.start or 0, self.duration)
-        if self.limit is not None:
-            workload = take_first(workload, self.limit)
-        return workload if self.speedup == 1.0 else speed_up(workload, self.speedup)
+        return workload, ()
 
 
 class _Closed(Section):
     kind: Literal["closed_loop"]
     users: Count
+    ramp_up: DurationNs | None = None
 
     def build(self) -> Arrivals:
-        return ClosedLoop(self.users)
+        return ClosedLoop(self.users, self.ramp_up or 0)
 
 
 class _Poisson(Section):
@@ -217,6 +234,7 @@ class GeneratedWorkload(Section):
     requests: Count | None = None
     duration: PositiveNs | None = None
     hash_block_tokens: Count = 64
+    ignore_eos: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -255,4 +273,5 @@ class GeneratedWorkload(Section):
             num_requests=self.requests,
             duration_ns=self.duration,
             hash_block_tokens=self.hash_block_tokens,
+            ignore_eos=self.ignore_eos,
         )

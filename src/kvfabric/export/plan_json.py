@@ -27,20 +27,20 @@ def comparison_to_dict(comparison: Comparison, verdicts: tuple[Verdict, ...]) ->
     for design in comparison.designs:
         if design.fabric is not None:
             fabrics.setdefault(design.fabric.label, design.fabric)
-    aggregated = comparison.aggregated
+    aggregated, sizing = comparison.aggregated, comparison.fleet.sizing
     return {
         "kvfabric_version": __version__,
         "name": comparison.request.name,
-        "plan": _request(comparison.request),
-        "sizing": sizing_to_dict(comparison.fleet.sizing),
-        "workload": _workload(comparison.request),
+        "plan": request_to_dict(comparison.request),
+        "sizing": None if sizing is None else sizing_to_dict(sizing),
+        "workload": workload_to_dict(comparison.request),
         "step_time_source": str(comparison.fleet.model.source),
         "fabrics": {
             label: {**fabric.report, "bill_of_materials": bom_to_dict(fabric.bom)}
             for label, fabric in fabrics.items()
         },
-        "designs": [_design(design) for design in comparison.designs],
-        "aggregated": None if aggregated is None else _design(aggregated),
+        "designs": [design_to_dict(design) for design in comparison.designs],
+        "aggregated": None if aggregated is None else design_to_dict(aggregated),
         "verdicts": [_verdict(verdict) for verdict in verdicts],
         "same_within": SAME_WITHIN,
         "notes": list(comparison.fleet.notes),
@@ -48,11 +48,12 @@ def comparison_to_dict(comparison: Comparison, verdicts: tuple[Verdict, ...]) ->
     }
 
 
-def _request(request: PlanRequest) -> dict[str, object]:
+def request_to_dict(request: PlanRequest) -> dict[str, object]:
+    """Return the fleet, its fabric settings and targets."""
     workers, network = request.workers, request.network
     return {
         "model": request.model_name,
-        "gpu": request.gpu.name,
+        "gpu": None if request.gpu is None else request.gpu.name,
         "num_gpus": workers.num_gpus,
         "prefill_workers": workers.num_prefill,
         "decode_workers": workers.num_decode,
@@ -68,7 +69,8 @@ def _request(request: PlanRequest) -> dict[str, object]:
     }
 
 
-def _workload(request: PlanRequest) -> dict[str, object]:
+def workload_to_dict(request: PlanRequest) -> dict[str, object]:
+    """Return what the load is, and the rows of its file that were skipped."""
     workload = request.workload
     return {
         "name": workload.name,
@@ -81,7 +83,8 @@ def _workload(request: PlanRequest) -> dict[str, object]:
     }
 
 
-def _design(design: DesignResult) -> dict[str, object]:
+def design_to_dict(design: DesignResult) -> dict[str, object]:
+    """Return the parts and the figures of one design."""
     return {
         "name": design.name,
         "fabric": None if design.fabric is None else design.fabric.label,

@@ -19,6 +19,9 @@ class TtftSplit:
     """Where the time to the first token went; the parts sum to TTFT exactly.
 
     ``| router | prefill queue | prefill compute | decode blocks | wire | first decode step |``
+
+    Where decode is asked first, its blocks are waited for before the prefill queue. Where KV is
+    streamed behind the prefill, ``decode blocks`` and ``wire`` are what is left of them after it.
     """
 
     router_ns: int
@@ -88,15 +91,30 @@ def tpot_ns(record: RequestRecord) -> int | None:
     return ceil_div(total_ns - first_ns, record.num_output_tokens - 1)
 
 
-def split_ttft(record: RequestRecord) -> TtftSplit | None:
-    """Return the stages of TTFT; None if the request missed one, so that no sum would hold."""
+def split_ttft(record: RequestRecord, *, decode_first: bool = False) -> TtftSplit | None:
+    """Return the stages of TTFT; None if the request missed one, so that no sum would hold.
+
+    Args:
+        record: of the request.
+        decode_first: decode workers were asked for their blocks before the prefill; where it began
+            as soon as it had them, the record does not say which of the two was waited for.
+    """
     instants_ns: list[int] = []
     for instant_ns in _stage_instants_ns(record):
         if instant_ns is None:
             return None
         instants_ns.append(instant_ns)
-    parts_ns = [end - start for start, end in pairwise(instants_ns)]
+    arrival, routed, start, end, reserved, transferred, first = instants_ns
+    blocks_first = decode_first and reserved <= start
+    if blocks_first:
+        instants_ns = [arrival, routed, reserved, start, end, transferred, first]
+    elif start <= reserved < end:
+        instants_ns[4] = end
+    parts_ns = [after - before for before, after in pairwise(instants_ns)]
     assert min(parts_ns) >= 0, f"request {record.request_id}: instants out of order {instants_ns}"
+    if blocks_first:
+        router, blocks, queue, compute, wire, step = parts_ns
+        parts_ns = [router, queue, compute, blocks, wire, step]
     return split_of_parts(parts_ns)
 
 

@@ -32,6 +32,7 @@ class OutcomeCounts:
     finished: int
     rejected: int
     aborted: int
+    failed: int
     unfinished: int
 
 
@@ -98,9 +99,15 @@ class RunSummary:
 
 
 def summarize(
-    records: Sequence[RequestRecord], num_gpus: int, slo: Slo | None = None
+    records: Sequence[RequestRecord],
+    num_gpus: int,
+    slo: Slo | None = None,
+    *,
+    decode_first: bool = False,
 ) -> RunSummary:
     """Return the figures of a run; the order of the records does not matter.
+
+    ``decode_first`` as in ``split_ttft``.
 
     Raises:
         ConfigError: ``num_gpus`` is below one.
@@ -119,8 +126,8 @@ def summarize(
         ttft=ttft,
         tpot=tpot,
         e2e=e2e,
-        ttft_split_mean=_mean_split_of(finished),
-        ttft_split_p99=_mean_split_of(slowest),
+        ttft_split_mean=_mean_split_of(finished, decode_first=decode_first),
+        ttft_split_p99=_mean_split_of(slowest, decode_first=decode_first),
         rates=_rates(records, finished, window_ns, num_gpus, slo),
         num_prompt_tokens=sum(record.num_prompt_tokens for record in finished),
         num_output_tokens=sum(record.num_output_tokens for record in finished),
@@ -148,6 +155,7 @@ def count_outcomes(records: Sequence[RequestRecord]) -> OutcomeCounts:
         finished=counts[Outcome.FINISHED],
         rejected=counts[Outcome.REJECTED],
         aborted=counts[Outcome.ABORTED],
+        failed=counts[Outcome.FAILED],
         unfinished=counts[Outcome.UNFINISHED],
     )
 
@@ -179,8 +187,8 @@ def _is_at_least(duration_ns: int | None, limit_ns: int | None) -> bool:
     return duration_ns is not None and limit_ns is not None and duration_ns >= limit_ns
 
 
-def _mean_split_of(records: Sequence[RequestRecord]) -> TtftSplit | None:
-    splits = (split_ttft(record) for record in records)
+def _mean_split_of(records: Sequence[RequestRecord], *, decode_first: bool) -> TtftSplit | None:
+    splits = (split_ttft(record, decode_first=decode_first) for record in records)
     return mean_split([split for split in splits if split is not None])
 
 

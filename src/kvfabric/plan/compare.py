@@ -150,10 +150,10 @@ def compare(
     """
     check_plan_request(request)
     fleet = build_fleet(request)
-    fabrics = [_build_fabric(request, kind) for kind in request.network.fabrics]
+    fabrics = [build_fabric(request, kind) for kind in request.network.fabrics]
     _check_labels(fabrics)
     designs = [
-        _design_on(request, fabric, policy)
+        design_on(request, fabric, policy)
         for fabric in fabrics
         for policy in request.network.load_balancing
     ]
@@ -168,7 +168,8 @@ def compare(
     )
 
 
-def _design_on(request: PlanRequest, fabric: FabricFacts, policy: str) -> Design:
+def design_on(request: PlanRequest, fabric: FabricFacts, policy: str) -> Design:
+    """Return a fabric with a policy, its network ready to run."""
     balancer = make_load_balancer(
         policy, fabric.topology, queue_pairs=request.network.queue_pairs, seed=request.seed
     )
@@ -205,10 +206,15 @@ def _run(
         request, fleet, network, is_disaggregated=design.fabric is not None
     )
     result = simulation.run(tell)
-    summary = summarize(result.records, request.workers.num_gpus, request.slo)
+    decode_first = request.decode_first and design.fabric is not None
+    summary = summarize(
+        result.records, request.workers.num_gpus, request.slo, decode_first=decode_first
+    )
     return DesignRun(
         summary=summary,
-        load=judge_load(result.records, num_users=request.workload.num_users),
+        load=judge_load(
+            result.records, num_users=request.workload.num_users, decode_first=decode_first
+        ),
         busiest_links=tuple(network.busiest_links(summary.window_ns, count=5)),
         num_flows=network.num_flows,
         num_events=result.num_events,
@@ -225,7 +231,12 @@ def _result(design: Design, run: DesignRun) -> DesignResult:
     )
 
 
-def _build_fabric(request: PlanRequest, kind: FabricChoice) -> FabricFacts:
+def build_fabric(request: PlanRequest, kind: FabricChoice) -> FabricFacts:
+    """Return a fabric as built, with its parts and price.
+
+    Raises:
+        ConfigError: it cannot be built as asked.
+    """
     network = request.network
     topology = build_topology(
         kind.kind,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from kvfabric.metrics.latency import split_ttft, ttft_ns
+from kvfabric.metrics.latency import TtftSplit, split_ttft, ttft_ns
 from kvfabric.protocol.record import Outcome, RequestRecord
 from kvfabric.units import NS_PER_S
 
@@ -69,15 +69,21 @@ class LoadState:
         return self.queue_growth_per_s / self.arrivals_per_s if self.arrivals_per_s else 0.0
 
 
-def judge_load(records: Sequence[RequestRecord], *, num_users: int | None = None) -> LoadState:
+def judge_load(
+    records: Sequence[RequestRecord],
+    *,
+    num_users: int | None = None,
+    decode_first: bool = False,
+) -> LoadState:
     """Return how the fleet stood, from the records of one run.
 
     Args:
         records: of all requests.
         num_users: users of a closed loop; None when arrivals do not wait for answers.
+        decode_first: decode workers were asked for their blocks before the prefill.
     """
     done = [record for record in records if record.outcome is Outcome.FINISHED]
-    splits = [split for record in done if (split := split_ttft(record)) is not None]
+    splits = _splits(done, decode_first=decode_first)
     total = sum(split.total_ns for split in splits)
     queue = sum(split.prefill_queue_ns for split in splits)
     blocks = sum(split.decode_blocks_wait_ns for split in splits)
@@ -86,7 +92,11 @@ def judge_load(records: Sequence[RequestRecord], *, num_users: int | None = None
     lost = given_up / len(records) if records else 0.0
     by_arrival = sorted(done, key=lambda record: (record.arrival_ns, record.request_id))
     growth = _growth(by_arrival)
-    knee = None if num_users is None else max(0.0, num_users - _mean_waiting(by_arrival))
+    knee = (
+        None
+        if num_users is None
+        else max(0.0, num_users - _mean_waiting(by_arrival, decode_first=decode_first))
+    )
     if num_users is None or knee is None:
         pressure = _open_pressure(share, growth, lost)
     else:
@@ -157,10 +167,15 @@ def _slope(xs: Sequence[int], ys: Sequence[int]) -> float:
     return shared / spread if spread else 0.0
 
 
-def _mean_waiting(by_arrival: Sequence[RequestRecord]) -> float:
+def _splits(records: Sequence[RequestRecord], *, decode_first: bool) -> list[TtftSplit]:
+    found = (split_ttft(record, decode_first=decode_first) for record in records)
+    return [split for split in found if split is not None]
+
+
+def _mean_waiting(by_arrival: Sequence[RequestRecord], *, decode_first: bool) -> float:
     """Return how many requests wait at a time: Little's law over the middle half of arrivals."""
     quarter = len(by_arrival) // 4
     middle = by_arrival[quarter : len(by_arrival) - quarter]
-    splits = [split for record in middle if (split := split_ttft(record)) is not None]
+    splits = _splits(middle, decode_first=decode_first)
     waiting_ns = sum(split.prefill_queue_ns + split.decode_blocks_wait_ns for split in splits)
     return _per_s(middle) * waiting_ns / (len(splits) * NS_PER_S) if splits else 0.0

@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kvfabric.catalog.gpus import Gpu
-from kvfabric.errors import ConfigError
+from kvfabric.errors import ConfigError, UnsupportedError
 from kvfabric.kvcache.geometry import KVGeometry
 from kvfabric.metrics.latency import Slo
 from kvfabric.perf.roofline import Efficiency
+from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.protocol.workload import Workload
+from kvfabric.serving.coordinator_config import HandoffMode, OnExpiry, Reservation
 from kvfabric.serving.router import RoutingPolicy
+from kvfabric.workload.recorded_run import MeasuredRequest
 
 SERVER_GPUS = 8
 
@@ -37,6 +40,11 @@ class WorkerRequest:
         max_model_len: most tokens of one request; None: what model and KV memory allow.
         gpu_memory_utilization: share of the visible memory the engine may use.
         enable_prefix_caching: find full blocks again by prefix.
+        num_blocks: KV blocks of a worker, the null block included, as an engine reported them; None
+            takes our own sizing.
+        async_scheduling: plan the next step while one runs.
+        num_data_ranks: data-parallel ranks that share the experts of a layer; so many workers of a
+            kind step together.
     """
 
     num_prefill: int
@@ -50,6 +58,9 @@ class WorkerRequest:
     max_model_len: int | None = None
     gpu_memory_utilization: float = 0.9
     enable_prefix_caching: bool = True
+    num_blocks: int | None = None
+    async_scheduling: bool = False
+    num_data_ranks: int = 1
 
     @property
     def num_gpus(self) -> int:
@@ -97,15 +108,37 @@ class NetworkRequest:
     switch_capacity_bps: int | None = None
 
 
+NO_FABRIC = NetworkRequest(nic_rate_bps=0, fabrics=(), load_balancing=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffPolicy:
+    """How KV cache gets from prefill to decode; see ``CoordinatorConfig``.
+
+    Attributes:
+        mode: when it moves.
+        num_layer_groups: groups in which layers are streamed; layer-wise only.
+        reservation: when decode blocks are reserved.
+        on_expiry: what becomes of its request then.
+        max_restarts: how often a request may start anew because its worker died.
+    """
+
+    mode: HandoffMode = HandoffMode.WHOLE_PROMPT
+    num_layer_groups: int = 8
+    reservation: Reservation = Reservation.PREFILL_FIRST
+    on_expiry: OnExpiry = OnExpiry.FAIL
+    max_restarts: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """Everything ``kvfabric plan`` needs, resolved.
+    """Everything ``kvfabric plan`` and ``kvfabric simulate`` need, resolved.
 
     Attributes:
         name: for the report.
         model_name: catalog name or path.
         geometry: the model.
-        gpu: of every worker.
+        gpu: of every worker; None where a profile and a given number of blocks stand for it.
         num_users: for the KV sizing.
         num_context_tokens: per user, for the KV sizing.
         workers: the fleet.
@@ -115,15 +148,18 @@ class PlanRequest:
         routing: how prefill workers are chosen.
         signal_interval_ns: how often workers report to the router.
         handoff_deadline_ns: when a hand-off is given up.
-        efficiency: of the step-time model.
+        handoff: how KV cache gets to decode workers.
+        efficiency: of the roofline.
+        step_model: step times of every worker; None for the roofline of the GPU.
         compare_aggregated: also run the fleet without disaggregation.
         seed: of everything random.
+        measured: what a real engine did with the requests of a recorded run.
     """
 
     name: str
     model_name: str
     geometry: KVGeometry
-    gpu: Gpu
+    gpu: Gpu | None
     num_users: int
     num_context_tokens: int
     workers: WorkerRequest
@@ -133,32 +169,58 @@ class PlanRequest:
     routing: RoutingPolicy = RoutingPolicy.PREFIX_AWARE
     signal_interval_ns: int = 50_000_000
     handoff_deadline_ns: int = 60_000_000_000
+    handoff: HandoffPolicy = HandoffPolicy()
     efficiency: Efficiency | None = None
+    step_model: StepTimeModel | None = None
     compare_aggregated: bool = True
     seed: int = 0
+    measured: tuple[MeasuredRequest, ...] = ()
+
+    @property
+    def decode_first(self) -> bool:
+        """Return whether decode workers are asked for their blocks before the prefill."""
+        is_apart = self.workers.num_decode > 0
+        return is_apart and self.handoff.reservation is Reservation.DECODE_FIRST
 
 
 def check_plan_request(request: PlanRequest) -> None:
+    """Refuse a fleet that cannot be laid out, and a plan without designs.
+
+    Raises:
+        ConfigError: names the setting and what to write instead.
+    """
+    check_fleet(request, least_decode=1)
+    if not request.network.fabrics or not request.network.load_balancing:
+        raise ConfigError("nothing to compare", where="fabric", hint="Name a fabric and a policy")
+
+
+def check_fleet(request: PlanRequest, *, least_decode: int = 0) -> None:
     """Refuse a fleet that cannot be laid out.
+
+    Args:
+        request: with the fleet.
+        least_decode: fewest decode workers; without any, every worker does both and no fabric is
+            needed.
 
     Raises:
         ConfigError: names the setting and what to write instead.
     """
     workers = request.workers
-    for name in ("num_prefill", "num_decode", "tp"):
-        if getattr(workers, name) < 1:
+    for name, least in (("num_prefill", 1), ("num_decode", least_decode), ("tp", 1)):
+        if getattr(workers, name) < least:
             raise ConfigError(
                 f"{getattr(workers, name)} is too few",
                 where=f"workers.{name}",
-                hint="Write 1 or more",
+                hint=f"Write {least} or more",
             )
+    _check_data_ranks(request)
     if SERVER_GPUS % workers.tp:
         raise ConfigError(
             f"tp {workers.tp} does not divide the {SERVER_GPUS} GPUs of a server",
             where="workers.tp",
             hint="Write 1, 2, 4 or 8",
         )
-    if workers.num_gpus % SERVER_GPUS:
+    if workers.num_decode and workers.num_gpus % SERVER_GPUS:
         raise ConfigError(
             f"{workers.num_gpus} GPUs do not fill servers of {SERVER_GPUS}",
             where="workers",
@@ -172,5 +234,22 @@ def check_plan_request(request: PlanRequest) -> None:
             where="workers.block_size",
             hint="Choose a block size that divides it",
         )
-    if not request.network.fabrics or not request.network.load_balancing:
-        raise ConfigError("nothing to compare", where="fabric", hint="Name a fabric and a policy")
+
+
+def _check_data_ranks(request: PlanRequest) -> None:
+    workers, num_ranks = request.workers, request.workers.num_data_ranks
+    if num_ranks == 1:
+        return
+    for name in ("num_prefill", "num_decode"):
+        if getattr(workers, name) % num_ranks:
+            raise ConfigError(
+                f"{getattr(workers, name)} workers, in groups of {num_ranks} data-parallel ranks",
+                where=f"workers.{name}",
+                hint=f"Write a multiple of {num_ranks}: a worker is one rank",
+            )
+    if workers.num_decode and request.handoff.mode is HandoffMode.LAYER_WISE:
+        raise UnsupportedError(
+            "data-parallel ranks with layer-wise hand-offs",
+            where="handoff.mode",
+            hint="Write whole_prompt",
+        )

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from kvfabric.metrics.latency import TtftSplit
 from kvfabric.plan.compare import Comparison, DesignResult
+from kvfabric.plan.fleet import Fleet
 from kvfabric.plan.headroom import decode_headroom
 from kvfabric.plan.load_state import LoadState, Pressure
+from kvfabric.plan.request import PlanRequest
 from kvfabric.units import format_ns
 
 SAME_WITHIN = 0.05
@@ -37,6 +39,30 @@ def judge(comparison: Comparison) -> tuple[Verdict, ...]:
         *_disaggregation(comparison),
         *_lost(comparison),
     )
+
+
+def judge_run(request: PlanRequest, fleet: Fleet, result: DesignResult) -> tuple[Verdict, ...]:
+    """Return the findings of one run, most important first."""
+    alone = Comparison(request=request, fleet=fleet, designs=(result,), aggregated=None)
+    if result.summary.counts.finished == 0:
+        return (_nothing_served(alone), *_lost(alone))
+    pool = _decode_headroom(alone) if request.workers.num_decode else _preempted(alone)
+    has_slo = request.slo.ttft_ns is not None or request.slo.tpot_ns is not None
+    return (_load(alone), *pool, *((_slo(alone),) if has_slo else ()), *_lost(alone))
+
+
+def _preempted(comparison: Comparison) -> Iterable[Verdict]:
+    """Say how many requests the pool of a worker holds, if it ran out of blocks."""
+    count = comparison.designs[0].summary.num_preemptions
+    headroom = decode_headroom(comparison.fleet.scheduler, comparison.request.workload.requests)
+    if not count or headroom is None:
+        return
+    text = (
+        f"Running requests were preempted {count:,} times: the KV pool of a worker holds"
+        f" {headroom.num_fitting:,} requests of {headroom.seq_tokens:,} tokens (the mean of the"
+        f" load) and max_num_seqs is {headroom.max_num_seqs:,}."
+    )
+    yield Verdict("kv_pool", "preempted", text)
 
 
 def _nothing_served(comparison: Comparison) -> Verdict:
@@ -230,10 +256,11 @@ def _lost(comparison: Comparison) -> Iterable[Verdict]:
         yield Verdict("lost", "bad_rows", f"{bad_rows} rows of the trace were skipped.")
     for design in _all_designs(comparison):
         counts = design.summary.counts
+        failed = f" {counts.failed} failed with their workers," if counts.failed else ""
         if counts.finished < counts.arrived:
             text = (
                 f"{design.name}: of {counts.arrived} requests {counts.rejected} were rejected,"
-                f" {counts.aborted} aborted, {counts.unfinished} left unfinished."
+                f" {counts.aborted} aborted,{failed} {counts.unfinished} left unfinished."
             )
             yield Verdict("lost", "requests", text)
 

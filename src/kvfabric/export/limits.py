@@ -1,0 +1,40 @@
+"""What a simulated run leaves out, and how far its step times are known to be off."""
+
+from collections.abc import Iterator
+
+from kvfabric.perf.profile import ProfileModel
+from kvfabric.plan.request import PlanRequest
+from kvfabric.protocol.ports import StepTimeModel
+from kvfabric.serving.coordinator_config import HandoffMode
+
+_PROFILE_ERROR = (
+    "on two recorded vLLM 0.19 runs of Llama-3.1-8B, nothing fitted: RTX 4090 +1 to +2.5 % TTFT,"
+    " +0.3 % TPOT; RTX PRO 6000 -13 to -5 % TTFT, -2.7 % TPOT (tests/oracle/test_vllm_runs.py)"
+)
+_ROOFLINE_ERROR = (
+    "dense models on H100 and H200 -4.4 to +0.1 %, other GPUs -25 to +25 %, mixture of experts down"
+    " to -50 % (tests/oracle/test_step_times.py)"
+)
+
+
+def stated_error(model: StepTimeModel) -> str:
+    """Return how far the step times of a model were from measured or published ones."""
+    return _PROFILE_ERROR if isinstance(model, ProfileModel) else _ROOFLINE_ERROR
+
+
+def not_modelled(request: PlanRequest) -> Iterator[str]:
+    """Yield what a run of this fleet leaves out."""
+    if request.workers.num_decode:
+        yield (
+            "PFC pauses, queues and packets: max-min fair flows stand for good end-to-end rate"
+            " control"
+        )
+        yield "what transports lose: a lone hand-off fills its NICs"
+        yield "other traffic on the fabric, and its latency of microseconds"
+        if request.handoff.mode is HandoffMode.WHOLE_PROMPT:
+            yield "layer-wise streaming of the KV cache (handoff.mode layer_wise)"
+    if not request.workers.async_scheduling:
+        yield "asynchronous scheduling (workers.async_scheduling)"
+    yield "the front end of the engine: tokenizer, HTTP, detokenizer"
+    yield "speculative decoding, LoRA"
+    yield "failures of workers, links and switches"

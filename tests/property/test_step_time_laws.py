@@ -107,7 +107,7 @@ def test_step_is_never_shorter_with_more_context(
     prefill: tuple[tuple[int, int], ...],
 ) -> None:
     shape = StepShape(num_decodes, num_decodes * mean_context, prefill)
-    longer = replace(shape, context_tokens=shape.context_tokens + more_context)
+    longer = shape._replace(context_tokens=shape.context_tokens + more_context)
     assert model.mixed_step_ns(longer) >= model.mixed_step_ns(shape)
 
 
@@ -120,7 +120,7 @@ def test_step_is_never_shorter_with_more_decodes(
     prefill: tuple[tuple[int, int], ...],
 ) -> None:
     shape = StepShape(num_decodes, num_decodes * mean_context, prefill)
-    larger = replace(shape, num_decodes=num_decodes + more_decodes)
+    larger = shape._replace(num_decodes=num_decodes + more_decodes)
     assert model.mixed_step_ns(larger) >= model.mixed_step_ns(shape)
 
 
@@ -134,9 +134,9 @@ def test_step_is_never_shorter_with_more_prefill(
 ) -> None:
     shape = StepShape(num_decodes, 100 * num_decodes, prefill)
     base = model.mixed_step_ns(shape)
-    one_more = replace(shape, prefill=(*prefill, (num_tokens, num_history)))
-    longer = replace(shape, prefill=(*prefill, (num_tokens + 1, num_history)))
-    further = replace(shape, prefill=(*prefill, (num_tokens, num_history + 1)))
+    one_more = shape._replace(prefill=(*prefill, (num_tokens, num_history)))
+    longer = shape._replace(prefill=(*prefill, (num_tokens + 1, num_history)))
+    further = shape._replace(prefill=(*prefill, (num_tokens, num_history + 1)))
     assert base <= model.mixed_step_ns(one_more)
     assert model.mixed_step_ns(one_more) <= model.mixed_step_ns(longer)
     assert model.mixed_step_ns(one_more) <= model.mixed_step_ns(further)

@@ -1,7 +1,7 @@
 """Print how many requests per second the serving simulation gets through.
 
     python bench/bench_serving.py azure [--requests 4000] [--repeat 3] [--profile]
-    python bench/bench_serving.py scaling
+    python bench/bench_serving.py scaling [--largest 1000000]
     python bench/bench_serving.py mooncake
 
 ``azure``: the Azure conversation trace, Llama-3.1-70B TP8 on H100, one prefill and one decode
@@ -34,6 +34,7 @@ from kvfabric.workload.read import read_trace
 REFERENCE = Path(os.environ.get("KVFABRIC_REFERENCE", Path(__file__).parents[2] / "shared/data"))
 AZURE = "traces/azure/AzureLLMInferenceTrace_conv.csv.xz"
 MOONCAKE = "traces/mooncake/conversation_trace.jsonl.xz"
+SIZES = (10_000, 100_000, 1_000_000)
 
 
 def request_of(workload: Workload, workers: WorkerRequest, kind: str, policy: str) -> PlanRequest:
@@ -93,9 +94,9 @@ def azure(num_requests: int, repeat: int, *, profile: bool) -> None:
         run(request, profile=True)
 
 
-def scaling() -> None:
+def scaling(largest: int) -> None:
     """Bench generated load on 64 + 64 workers, at one rate, ever longer."""
-    for num_requests in (10_000, 100_000, 1_000_000):
+    for num_requests in (size for size in SIZES if size <= largest):
         requests = tuple(
             RequestSpec(
                 request_id=i,
@@ -128,13 +129,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("which", choices=["azure", "scaling", "mooncake"])
     parser.add_argument("--requests", type=int, default=4000)
+    parser.add_argument("--largest", type=int, default=SIZES[-1])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     if args.which == "azure":
         azure(args.requests, args.repeat, profile=args.profile)
     elif args.which == "scaling":
-        scaling()
+        scaling(args.largest)
     else:
         mooncake(profile=args.profile)
 

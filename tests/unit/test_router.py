@@ -103,7 +103,15 @@ def test_known_prefix_goes_where_it_was_sent() -> None:
     route(router, 90)
     first = route(router, 1, 2, 3)
     assert first != 0
-    assert route(router, 1, 2, 3, 4, now_ns=INTERVAL_NS) == first
+    assert route(router, 1, 2, 3, 4, tokens=66, now_ns=INTERVAL_NS) == first  # 48 of 66 tokens
+
+
+def test_short_known_prefix_draws_nobody() -> None:
+    router = router_of(RoutingPolicy.PREFIX_AWARE)
+    first = route(router, 1, 2, 3)
+    others = [route(router, 1, 2, 3, 10 * k, tokens=96, now_ns=k * INTERVAL_NS) for k in (1, 2)]
+    assert sorted(others) == [0, 1]
+    assert others[0] != first
 
 
 def test_known_prefix_does_not_outweigh_a_long_queue() -> None:
@@ -134,7 +142,7 @@ def test_head_of_a_prefix_outlives_its_tail_in_the_index() -> None:
     router = router_of(RoutingPolicy.PREFIX_AWARE, max_index=2)
     route(router, 90)
     assert route(router, 1, 2, 3, 4) == 1  # only 1 and 2 are kept
-    assert route(router, 1, 7, now_ns=INTERVAL_NS) == 1
+    assert route(router, 1, 7, tokens=30, now_ns=INTERVAL_NS) == 1  # 16 of 30 tokens
 
 
 @pytest.mark.parametrize("policy", RoutingPolicy)
@@ -183,6 +191,14 @@ def test_worker_that_joined_again_takes_its_share(policy: RoutingPolicy) -> None
     router.join(0)
     chosen = [route(router, 100 + i, now_ns=INTERVAL_NS) for i in range(10)]
     assert [chosen.count(worker) for worker in range(2)] == [5, 5]  # its old queue is gone
+
+
+def test_what_was_sent_to_a_lost_worker_is_not_held_against_it() -> None:
+    router = router_of(RoutingPolicy.LEAST_LOADED)
+    assert route(router, tokens=500) == 0
+    router.lose(0)
+    router.join(0)
+    assert [route(router, tokens=10), route(router, tokens=10)] == [1, 0]
 
 
 def test_prefixes_of_a_lost_worker_are_forgotten() -> None:

@@ -1,6 +1,6 @@
 """Every KV block of one worker: reference counts and the LRU queue of free blocks."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
 from kvfabric.errors import CapacityError
@@ -11,10 +11,9 @@ class BlockPool:
     """Owns the blocks 1 .. num_blocks - 1; block 0 is the null block and is never handed out.
 
     A free block keeps its cached prefix until it is handed out again; the one freed longest ago
-    goes first. The queue of free blocks holds ``(stamp, blocks)`` per release, next block last; a
-    block in it counts only if it is still free and was not freed again since. So a hit takes a
-    block out of the queue by leaving it there outdated: every operation costs O(blocks it names),
-    amortised.
+    goes first. The queue of free blocks holds the blocks of each release, next block last. A hit
+    takes a block out of the queue by leaving it there outdated: as many of a block's entries as are
+    outdated are skipped, the oldest first. So every operation costs O(blocks it names), amortised.
 
     Attributes:
         num_free: blocks that can be handed out now, cached or not; for reading only.
@@ -22,18 +21,17 @@ class BlockPool:
     Invariants:
         I1. ``num_free + num_used == num_usable``.
         I2. a block is free exactly when its reference count is zero.
-        I3. a free block that was used before has exactly one valid entry in the queue.
+        I3. of a block that was used before, the queue holds as many entries as are outdated, and
+            one more if it is free.
     """
 
     __slots__ = (
-        "_clock",
         "_next_fresh",
         "_num_blocks",
-        "_num_outdated",
         "_num_queued",
+        "_outdated",
         "_queue",
         "_refs",
-        "_stamps",
         "num_free",
         "prefix_cache",
     )
@@ -47,11 +45,9 @@ class BlockPool:
         self.num_free = num_blocks - 1
         self._next_fresh = 1  # blocks [next_fresh, num_blocks) were never used
         self._refs = [1]  # by block id, for blocks below next_fresh
-        self._stamps = [0]  # when a block was last freed
-        self._clock = 0
-        self._queue: deque[tuple[int, list[int]]] = deque()
+        self._queue: deque[list[int]] = deque()
         self._num_queued = 0  # blocks in the queue, outdated ones included
-        self._num_outdated = 0
+        self._outdated: dict[int, int] = {}  # entries of a block in the queue that do not count
 
     @property
     def num_usable(self) -> int:
@@ -83,7 +79,6 @@ class BlockPool:
             return self._take_freed(count)
         self._next_fresh += num_fresh
         self._refs.extend([1] * num_fresh)
-        self._stamps.extend([0] * num_fresh)
         return [*range(first, first + num_fresh), *self._take_freed(count - num_fresh)]
 
     def _take_freed(self, count: int) -> list[int]:
@@ -91,7 +86,7 @@ class BlockPool:
         refs, queue = self._refs, self._queue
         taken: list[int] = []
         while len(taken) < count:
-            stamp, blocks = queue[0]
+            blocks = queue[0]
             missing = count - len(taken)
             part = blocks[-missing:]
             del blocks[-missing:]
@@ -99,26 +94,34 @@ class BlockPool:
             self._num_queued -= len(part)
             if not blocks:
                 queue.popleft()
-            taken += part if self._num_outdated == 0 else self._valid_of(stamp, part)
+            taken += self._valid_of(part) if self._outdated else part
         for block_id in taken:
             refs[block_id] = 1
         self.prefix_cache.forget(taken)
         return taken
 
-    def _valid_of(self, stamp: int, blocks: list[int]) -> list[int]:
-        refs, stamps = self._refs, self._stamps
-        valid = [b for b in blocks if refs[b] == 0 and stamps[b] == stamp]
-        self._num_outdated -= len(blocks) - len(valid)
+    def _valid_of(self, blocks: list[int]) -> list[int]:
+        """Return which entries count, in the order they are taken; the others are used up."""
+        outdated = self._outdated
+        valid: list[int] = []
+        for block_id in blocks:
+            count = outdated.get(block_id)
+            if count is None:
+                valid.append(block_id)
+            elif count == 1:
+                del outdated[block_id]
+            else:
+                outdated[block_id] = count - 1
         return valid
 
     def share(self, block_ids: Sequence[int]) -> None:
         """Add a reference to each block; free ones leave the queue with their content."""
-        refs = self._refs
-        num_revived = sum(1 for block_id in block_ids if refs[block_id] == 0)
+        refs, outdated = self._refs, self._outdated
         for block_id in block_ids:
+            if refs[block_id] == 0:
+                self.num_free -= 1
+                outdated[block_id] = outdated.get(block_id, 0) + 1  # its entry stays in the queue
             refs[block_id] += 1
-        self.num_free -= num_revived
-        self._num_outdated += num_revived  # their entries stay in the queue
 
     def release(self, block_ids: Iterable[int]) -> int:
         """Drop one reference to each block, in order, and return how many became free.
@@ -126,18 +129,17 @@ class BlockPool:
         Those released first are handed out again first: release the tail of a request before its
         head, so that a prefix outlives what follows it.
         """
-        refs, stamps = self._refs, self._stamps
+        refs = self._refs
         blocks = list(block_ids)
         assert len(set(blocks)) == len(blocks), "a block released twice at once"
-        freed = [block_id for block_id in blocks if refs[block_id] == 1]
-        if len(freed) < len(blocks):
+        freed = blocks
+        if list(map(refs.__getitem__, blocks)).count(1) < len(blocks):
+            freed = [block_id for block_id in blocks if refs[block_id] == 1]
             self._unshare([block_id for block_id in blocks if refs[block_id] != 1])
-        self._clock = clock = self._clock + 1
         for block_id in freed:
             refs[block_id] = 0
-            stamps[block_id] = clock
         freed.reverse()
-        self._enqueue(clock, freed)
+        self._enqueue(freed)
         return len(freed)
 
     def _unshare(self, block_ids: list[int]) -> None:
@@ -146,19 +148,19 @@ class BlockPool:
         for block_id in block_ids:
             refs[block_id] -= 1
 
-    def _enqueue(self, clock: int, freed: list[int]) -> None:
+    def _enqueue(self, freed: list[int]) -> None:
         if not freed:
             return
         self.num_free += len(freed)
         self._num_queued += len(freed)
-        self._queue.append((clock, freed))
+        self._queue.append(freed)
         if self._num_queued > 2 * self._num_blocks + 64:
             self._drop_outdated()
 
     def _drop_outdated(self) -> None:
-        kept = [(stamp, self._valid_of(stamp, blocks)) for stamp, blocks in self._queue]
-        self._queue = deque((stamp, blocks) for stamp, blocks in kept if blocks)
-        self._num_queued = sum(len(blocks) for _, blocks in self._queue)
+        kept = [self._valid_of(blocks[::-1])[::-1] for blocks in self._queue]
+        self._queue = deque(blocks for blocks in kept if blocks)
+        self._num_queued = sum(len(blocks) for blocks in self._queue)
 
     def check_invariants(self) -> None:
         """Assert I1 to I3 and those of the prefix cache."""
@@ -166,10 +168,8 @@ class BlockPool:
         zero = {b for b in range(1, self._next_fresh) if self._refs[b] == 0}
         assert all(count >= 0 for count in self._refs), "I2"
         assert self.num_free == fresh + len(zero), "I1"
-        refs, stamps = self._refs, self._stamps
-        queued = [(s, b) for s, blocks in self._queue for b in blocks]
-        valid = [b for s, b in queued if refs[b] == 0 and stamps[b] == s]
-        assert len(queued) == self._num_queued == len(valid) + self._num_outdated, "I3"
-        assert len(valid) == len(set(valid)), "I3"
-        assert set(valid) == zero, "I3"
+        queued = Counter(b for blocks in self._queue for b in blocks)
+        assert queued.total() == self._num_queued, "I3"
+        assert queued == Counter(zero) + Counter(self._outdated), "I3"
+        assert all(count > 0 for count in self._outdated.values()), "I3"
         self.prefix_cache.check_invariants()

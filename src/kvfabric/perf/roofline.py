@@ -184,14 +184,12 @@ class RooflineModel:
         """Return the exact sum of ``mixed_step_ns`` over consecutive decode iterations."""
         if num_decodes == 0:
             return 0
-        batch = self._batch(num_decodes)
+        batch = self._batches.get(num_decodes) or self._batch(num_decodes)
         if not batch.windows:
-            return floor_sum(
-                num_iterations,
-                _PS_PER_NS,
-                batch.per_token_ps * num_decodes,
-                batch.fixed_ps + batch.per_token_ps * context_tokens,
-            )
+            first_ps = batch.fixed_ps + batch.per_token_ps * context_tokens
+            if num_iterations == 1:
+                return first_ps // _PS_PER_NS
+            return floor_sum(num_iterations, _PS_PER_NS, batch.per_token_ps * num_decodes, first_ps)
         return sum(
             floor_sum(count, _PS_PER_NS, slope, start)
             for count, slope, start in _pieces(batch, num_decodes, context_tokens, num_iterations)

@@ -37,6 +37,10 @@ class RequestRecord:
 
     ``queued`` is when the first worker's engine reads the request, between two steps; what engines
     publish as TTFT starts there. It lies in ``[routed, prefill_start]``.
+
+    ``fetched`` is when the last byte of a prefix brought from host memory or storage was there, in
+    ``[queued, prefill_end]``, and before ``prefill_start`` unless it comes layer by layer; None
+    without a fetch. ``num_cached_tokens`` counts the ``num_fetched_tokens`` as well.
     """
 
     request_id: int
@@ -56,3 +60,5 @@ class RequestRecord:
     num_preemptions: int = 0
     transfer_bytes: int = 0
     num_restarts: int = 0
+    num_fetched_tokens: int = 0
+    fetched_ns: int | None = None

@@ -1,10 +1,10 @@
 """What a hand-off tells the network to move, and what becomes ready to be moved."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class RankTransfer:
+class RankTransfer(NamedTuple):
     """Bytes from one GPU to another, by their indices in the fabric."""
 
     src_gpu: int
@@ -25,7 +25,7 @@ class TransferPlan:
     @property
     def num_bytes(self) -> int:
         """Return the bytes of all parts."""
-        return sum(part.num_bytes for part in self.parts)
+        return sum([part.num_bytes for part in self.parts])
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ class RequestSpec:
             the output. Empty: nothing of this request can be reused.
         after_request_id: the earlier turn of the same session, or None.
         think_ns: pause between that turn's end and this arrival.
+        namespace: requests of different ones share no cached block (``namespace_id`` of a cache
+            salt or an adapter); 0 for all without.
         max_tokens: most output tokens the client asks for; None leaves it to the run. A benchmark
             of fixed lengths asks for exactly ``num_output_tokens``, and the control knows it.
     """
@@ -31,6 +33,7 @@ class RequestSpec:
     after_request_id: int | None = None
     think_ns: int = 0
     max_tokens: int | None = None
+    namespace: int = 0
 
 
 @dataclass(frozen=True, slots=True)

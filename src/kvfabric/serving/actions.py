@@ -7,6 +7,10 @@ What a driver does, beyond carrying out actions in their order:
   part g calls ``on_layers_ready`` with the tokens of each chunk and group g; the last part before
   it completes the step. What it has not reported moves at the end of the prefill, so that a driver
   that reports nothing is slower, not wrong.
+- A prefix is fetched: it carries out ``StartRead`` on the memory tier named, ``StartTransfer`` on
+  the network, and reports both by ``on_transferred``. Where such an action is ``awaited_by`` a
+  request, the step with the first chunk of its prompt is not complete before that, or before it is
+  cancelled. It calls ``on_reserved`` with the prompt tokens whose blocks were found in HBM.
 - A worker dies: it drops the worker's scheduler, executor and pending events, then calls
   ``on_worker_lost``. No action that follows names the worker, and no event of it is passed on. When
   the worker is back, with a new scheduler and executor, it calls ``on_worker_joined``.
@@ -27,6 +31,7 @@ class IncomingRequest:
     num_prompt_tokens: int
     max_tokens: int
     block_hashes: tuple[int, ...]
+    namespace: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +44,35 @@ class SendCommand:
 
 @dataclass(frozen=True, slots=True)
 class StartTransfer:
-    """Let the network move bytes of a hand-off."""
+    """Let the network move bytes of a hand-off, or of a prefix.
+
+    ``awaited_by`` is the request whose first step of its prompt ends no sooner.
+    """
 
     transfer: TransferPlan
+    awaited_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartRead:
+    """Read bytes of a prefix from the host memory of the worker's server, or from storage.
+
+    Attributes:
+        transfer_id: as of transfers; ``CancelTransfer`` cancels it.
+        place: a server, or ``kvcache.tiers.STORAGE``.
+        num_bytes: on all ranks.
+        awaited_by: the request whose first step of its prompt ends no sooner.
+    """
+
+    transfer_id: int
+    place: int
+    num_bytes: int
+    awaited_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CancelTransfer:
-    """Stop moving bytes of a hand-off."""
+    """Stop moving or reading bytes."""
 
     transfer_id: int
 
@@ -58,4 +84,4 @@ class EndRequest:
     record: RequestRecord
 
 
-Action = SendCommand | StartTransfer | CancelTransfer | EndRequest
+Action = SendCommand | StartTransfer | StartRead | CancelTransfer | EndRequest

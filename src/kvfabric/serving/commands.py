@@ -7,8 +7,7 @@ from kvfabric.kvcache.block_keys import BlockKeys
 from kvfabric.serving.request import Goal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddRequest:
+class AddRequest(NamedTuple):
     """Take a request in; it may generate at most ``max_tokens`` tokens.
 
     The KV cache of the first ``num_external_tokens`` prompt tokens, whole blocks of them and not
@@ -102,7 +101,7 @@ class WorkerSignal(NamedTuple):
     many iterations a driver runs at a time.
 
     Attributes:
-        as_of_ns: instant of the report.
+        as_of_ns: instant of the first report that says so.
         num_queued_tokens: prompt tokens that wait for their prefill.
         num_requests: requests the worker knows.
         num_prompt_tokens: their prompt tokens, summed.

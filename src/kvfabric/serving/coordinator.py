@@ -14,6 +14,7 @@ from kvfabric.serving.actions import (
     EndRequest,
     IncomingRequest,
     SendCommand,
+    StartRead,
     StartTransfer,
 )
 from kvfabric.serving.commands import (
@@ -36,6 +37,8 @@ from kvfabric.serving.coordinator_config import (
 )
 from kvfabric.serving.handoff import Handoff, HandoffState
 from kvfabric.serving.handoff_book import HandoffBook
+from kvfabric.serving.kv_pool import KvPool, PoolCounts
+from kvfabric.serving.prefix_fetch import FIRST_FETCH_TRANSFER, PrefixFetches
 from kvfabric.serving.request import Goal
 from kvfabric.serving.router import Router
 from kvfabric.serving.timeline import NO_WORKER, Timeline
@@ -48,8 +51,22 @@ __all__ = [
     "EndRequest",
     "IncomingRequest",
     "SendCommand",
+    "StartRead",
     "StartTransfer",
 ]
+
+
+def _fetches(config: CoordinatorConfig, router: Router) -> PrefixFetches | None:
+    if config.pool is None:
+        return None
+    pool = KvPool(
+        config.pool,
+        config.worker_gpus,
+        router,
+        num_prefill=config.num_prefill,
+        hash_block_tokens=config.hash_block_tokens,
+    )
+    return PrefixFetches(config.pool, pool)
 
 
 class Coordinator:
@@ -60,22 +77,25 @@ class Coordinator:
         num_arrived: requests that have arrived.
         num_expired: hand-offs given up at their deadline, whatever became of the requests.
         num_restarts: times a request started anew because its worker died.
+        pool_counts: where prompt tokens were found; zeros without a pool.
 
     Invariants:
         I1. arrived = finished + rejected + aborted + failed + in flight (INV-1).
-        I2. only requests in flight have a hand-off, and it is under way (INV-10).
+        I2. only requests in flight have a fetch or a hand-off, and it is under way (INV-10).
         I3. no request in flight is on a lost worker.
     """
 
     __slots__ = (
         "_book",
         "_config",
+        "_fetches",
         "_live",
         "_router",
         "counts",
         "num_arrived",
         "num_expired",
         "num_restarts",
+        "pool_counts",
     )
 
     def __init__(self, config: CoordinatorConfig, router: Router) -> None:
@@ -84,6 +104,8 @@ class Coordinator:
         self._router = router
         self._live: dict[int, Timeline] = {}
         self._book = HandoffBook(config)
+        self._fetches = _fetches(config, router)
+        self.pool_counts = PoolCounts() if self._fetches is None else self._fetches.pool.counts
         self.num_arrived = 0
         self.num_expired = 0
         self.num_restarts = 0
@@ -131,6 +153,7 @@ class Coordinator:
             num_prompt_tokens=request.num_prompt_tokens,
             hash_block_tokens=self._config.hash_block_tokens,
             block_size=self._config.block_size,
+            namespace=request.namespace,
         )
         return self._route(timeline, now_ns)
 
@@ -146,19 +169,24 @@ class Coordinator:
     def _to_prefill(self, timeline: Timeline, now_ns: int) -> list[Action]:
         if not self._router.has_prefill:
             return self._give_up(timeline, Outcome.FAILED, now_ns)
-        worker = self._router.choose_prefill(
-            timeline.num_prompt_tokens,
-            timeline.keys.hashes,
-            self._config.hash_block_tokens,
-            now_ns,
-        )
+        num_external_tokens = 0
+        if self._fetches is not None:
+            worker, num_external_tokens = self._fetches.place(timeline, now_ns)
+        else:
+            worker = self._router.choose_prefill(
+                timeline.num_prompt_tokens,
+                timeline.keys.hashes,
+                self._config.hash_block_tokens,
+                now_ns,
+            )
         timeline.goal = Goal.PREFILL if self._config.num_decode else Goal.GENERATE
         handoff = self._book.by_request.get(timeline.request_id)
         if handoff is None:
             timeline.worker = worker
         else:
             handoff.source = worker
-        return [SendCommand(worker, timeline.add_request(timeline.goal))]
+        command = timeline.add_request(timeline.goal, num_external_tokens=num_external_tokens)
+        return [SendCommand(worker, command)]
 
     def _to_decode(self, timeline: Timeline, source: int, now_ns: int) -> list[Action]:
         """Open a hand-off: ask a decode worker for the blocks of the whole prompt."""
@@ -178,9 +206,9 @@ class Coordinator:
     def _give_up(self, timeline: Timeline, outcome: Outcome, now_ns: int) -> list[Action]:
         """Take a request off every worker that has it, and end it."""
         handoff = self._book.by_request.get(timeline.request_id)
-        actions: list[Action] = []
+        actions = self._stop_fetch(timeline.request_id)
         if handoff is not None:
-            actions = self._cancel_handoff(handoff)
+            actions += self._cancel_handoff(handoff)
         elif timeline.worker != NO_WORKER and not timeline.is_leaving:
             actions.append(SendCommand(timeline.worker, Cancel(timeline.request_id)))
         timeline.finished_ns = now_ns
@@ -215,6 +243,8 @@ class Coordinator:
         if timeline.is_leaving:
             has_left = worker == timeline.worker and isinstance(event, Cancelled)
             return self._start_anew(timeline, now_ns) if has_left else []
+        if self._fetches is not None and self._fetches.is_leaving(event.request_id, worker):
+            return self._fetches.let_go(timeline, event)
         match event:
             case Prefilled():
                 return self._prefilled(timeline, worker, event, now_ns)
@@ -225,6 +255,7 @@ class Coordinator:
                 timeline.finished_ns = now_ns
                 timeline.num_output_tokens = num_outputs
                 timeline.num_preemptions += num_preemptions
+                self._keep_generated(timeline, worker, now_ns)
                 return [self._end(timeline, Outcome.FINISHED)]
             case PrefillStarted(_, num_cached_tokens):
                 return self._prefill_started(timeline, worker, num_cached_tokens, now_ns)
@@ -244,6 +275,10 @@ class Coordinator:
         handoff = self._book.by_request.get(timeline.request_id)
         if handoff is None or handoff.stream is None:
             return actions
+        if self._fetches is not None and self._fetches.keep_back_cached(
+            timeline.request_id, num_cached_tokens
+        ):
+            return actions
         handoff.stream.add_all(num_cached_tokens)
         return actions + self._advance(handoff, timeline, now_ns)
 
@@ -254,6 +289,8 @@ class Coordinator:
             timeline.prefill_start_ns = event.started_ns
             timeline.num_cached_tokens = event.num_cached_tokens
             timeline.prefill_end_ns = now_ns
+        if self._fetches is not None and worker < self._config.num_prefill:
+            self._fetches.prefilled(timeline, worker, event.num_cached_tokens, now_ns)
         if timeline.goal is not Goal.PREFILL:
             if timeline.first_token_ns is None:
                 timeline.reserved_ns = timeline.transferred_ns = now_ns
@@ -271,8 +308,14 @@ class Coordinator:
 
     # ------------------------------------------------------------------ hand-offs
 
-    def on_reserved(self, request_id: int, now_ns: int) -> list[Action]:
-        """Follow that decode blocks are reserved: let prefill start, or what is computed move."""
+    def on_reserved(self, request_id: int, now_ns: int, num_cached_tokens: int = 0) -> list[Action]:
+        """Follow that decode blocks are reserved: let prefill start, or what is computed move.
+
+        Or that blocks for a prefix are, of which the worker has ``num_cached_tokens`` in HBM: let
+        the rest be fetched.
+        """
+        if self._fetches is not None and self._fetches.is_asked(request_id):
+            return self._fetches.reserved(self._live[request_id], num_cached_tokens, now_ns)
         handoff = self._book.by_request[request_id]
         timeline = self._live[request_id]
         handoff.move_to(HandoffState.RESERVED)
@@ -290,11 +333,18 @@ class Coordinator:
         handoff = self._book.by_request.get(request_id)
         if handoff is None:
             return []
+        if self._fetches is not None and self._fetches.keep_back(request_id, piece):
+            return []
         self._book.ready(handoff, piece)
         return self._advance(handoff, self._live[request_id], now_ns)
 
     def on_transferred(self, transfer_id: int, now_ns: int) -> list[Action]:
-        """Follow that a transfer has arrived; the last one acknowledges its hand-off."""
+        """Follow that a transfer or read has arrived.
+
+        The last one acknowledges its hand-off, or lets the rest of the prompt be computed.
+        """
+        if transfer_id >= FIRST_FETCH_TRANSFER:
+            return self._on_fetched(transfer_id, now_ns)
         handoff = self._book.arrived(transfer_id)
         return self._advance(handoff, self._live[handoff.request_id], now_ns)
 
@@ -315,6 +365,48 @@ class Coordinator:
             SendCommand(handoff.destination, KvArrived(handoff.request_id)),
         ]
 
+    def _on_fetched(self, transfer_id: int, now_ns: int) -> list[Action]:
+        assert self._fetches is not None
+        fetch = self._fetches.arrived(transfer_id)
+        if fetch.moving:
+            return []
+        timeline = self._live[fetch.request_id]
+        if timeline.first_token_ns is None:
+            timeline.fetched_ns = now_ns
+            timeline.num_fetched_tokens = sum(part.num_tokens for part in fetch.parts)
+        actions = self._fetches.completed(fetch)
+        handoff = self._book.by_request.get(fetch.request_id)
+        if handoff is None or handoff.stream is None:
+            return actions
+        handoff.stream.add_all(fetch.num_ready_tokens)
+        for piece in fetch.pieces:
+            self._book.ready(handoff, piece)
+        return actions + self._advance(handoff, timeline, now_ns)
+
+    def _expire_fetches(self, now_ns: int) -> list[Action]:
+        actions: list[Action] = []
+        if self._fetches is not None:
+            while (request_id := self._fetches.expired(now_ns)) is not None:
+                actions += self._lose_fetch(self._live[request_id], Outcome.ABORTED, now_ns)
+        return actions
+
+    def _lose_fetch(self, timeline: Timeline, outcome: Outcome, now_ns: int) -> list[Action]:
+        """Let a prompt be computed without the prefix under way, or end it if that cannot be."""
+        assert self._fetches is not None
+        if self._fetches.may_queue_again(timeline):
+            return self._fetches.give_up(timeline.request_id)
+        return self._give_up(timeline, outcome, now_ns)
+
+    def _stop_fetch(self, request_id: int) -> list[Action]:
+        return [] if self._fetches is None else self._fetches.stop(request_id)
+
+    def _keep_generated(self, timeline: Timeline, worker: int, now_ns: int) -> None:
+        """Note what of a finished request others can use; its last token has no KV cache."""
+        if self._fetches is not None:
+            num_prompt = timeline.num_prompt_tokens
+            num_tokens = num_prompt + timeline.num_output_tokens - 1
+            self._fetches.pool.generated(worker, timeline.keys, num_prompt, num_tokens, now_ns)
+
     def _cancel_handoff(self, handoff: Handoff, lost: int = NO_WORKER) -> list[Action]:
         """Stop a hand-off and take the request off both workers, but for a lost one."""
         actions: list[Action] = [CancelTransfer(i) for i in self._book.cancel(handoff)]
@@ -322,16 +414,22 @@ class Coordinator:
         return actions + [SendCommand(w, Cancel(handoff.request_id)) for w in workers]
 
     def next_deadline_ns(self) -> int | None:
-        """Return the earliest deadline of a hand-off that is still under way."""
-        return self._book.next_deadline_ns()
+        """Return the earliest deadline of a hand-off or fetch that is still under way."""
+        deadline_ns = self._book.next_deadline_ns()
+        if self._fetches is None:
+            return deadline_ns
+        fetch_ns = self._fetches.next_deadline_ns()
+        if deadline_ns is None or fetch_ns is None:
+            return fetch_ns if deadline_ns is None else deadline_ns
+        return min(deadline_ns, fetch_ns)
 
     def expire(self, now_ns: int) -> list[Action]:
         """Give up the hand-offs that have passed their deadline: both sides lose their blocks.
 
         Their requests are aborted, or computed by the decode worker from the prompt on; no token
-        ever comes from blocks that were given back.
+        ever comes from blocks that were given back. A fetch that is late only costs its time.
         """
-        actions: list[Action] = []
+        actions = self._expire_fetches(now_ns)
         while (handoff := self._book.expired(now_ns)) is not None:
             self.num_expired += 1
             timeline = self._live[handoff.request_id]
@@ -340,6 +438,7 @@ class Coordinator:
                 continue
             actions += self._cancel_handoff(handoff)
             timeline.goal = Goal.GENERATE
+            timeline.fetched_ns, timeline.num_fetched_tokens = None, 0
             command = timeline.add_request(timeline.goal)
             actions.append(SendCommand(handoff.destination, command))
         return actions
@@ -353,6 +452,7 @@ class Coordinator:
         if there is one, has let go of it.
         """
         self._router.lose(worker)
+        orphans = set[int]() if self._fetches is None else self._fetches.lose(worker, now_ns)
         actions: list[Action] = []
         for request_id in sorted(self._live):
             timeline = self._live[request_id]
@@ -363,21 +463,25 @@ class Coordinator:
                 actions += self._start_anew(timeline, now_ns)
             elif timeline.worker == worker:
                 actions += self._restart(timeline, None, worker, now_ns)
+            elif request_id in orphans:
+                actions += self._lose_fetch(timeline, Outcome.FAILED, now_ns)
         return actions
 
     def on_worker_joined(self, worker: int, now_ns: int) -> None:
         """Use a worker again; it is new: idle, its prefix cache empty."""
         del now_ns
         self._router.join(worker)
+        if self._fetches is not None:
+            self._fetches.pool.join(worker)
 
     def _restart(
         self, timeline: Timeline, handoff: Handoff | None, lost: int, now_ns: int
     ) -> list[Action]:
         """Take a request off the worker that survived, and start it anew or fail it."""
-        actions: list[Action] = []
+        actions = self._stop_fetch(timeline.request_id)
         timeline.worker = NO_WORKER
         if handoff is not None:
-            actions = self._cancel_handoff(handoff, lost)
+            actions += self._cancel_handoff(handoff, lost)
             is_source_lost = handoff.source == lost
             timeline.worker = handoff.destination if is_source_lost else handoff.source
         if timeline.num_restarts >= self._config.max_restarts:
@@ -402,6 +506,9 @@ class Coordinator:
         assert self.num_arrived == sum(self.counts.values()) + len(self._live), "I1 (INV-1)"
         assert self._book.by_request.keys() <= self._live.keys(), "I2"
         self._book.check_invariants()
+        if self._fetches is not None:
+            self._fetches.check_invariants()
+            assert self._fetches.requests() <= self._live.keys(), "I2"
         for timeline in self._live.values():
             assert not self._router.is_lost(timeline.worker), "I3"
         for handoff in self._book.by_request.values():

@@ -5,6 +5,7 @@ from enum import Enum
 
 from kvfabric.errors import ConfigError
 from kvfabric.kvcache.resharding import RankBytes
+from kvfabric.serving.kv_pool_config import KvPoolConfig
 
 
 class Reservation(Enum):
@@ -47,6 +48,8 @@ class CoordinatorConfig:
         num_layer_groups: groups in which layers are streamed, of equal size; layer-wise only.
         on_expiry: what becomes of a request whose hand-off was given up.
         max_restarts: how often a request may start anew because its worker died.
+        pool: prefixes kept outside HBM, and placement by them; None: the router's policy and HBM
+            alone.
     """
 
     worker_gpus: tuple[tuple[int, ...], ...]
@@ -62,6 +65,7 @@ class CoordinatorConfig:
     num_layer_groups: int = 1
     on_expiry: OnExpiry = OnExpiry.FAIL
     max_restarts: int = 1
+    pool: KvPoolConfig | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""

@@ -7,6 +7,9 @@ import heapq
 
 from kvfabric.serving.request import Request, RequestState
 
+MANY_ROUNDS = 64
+"""With blocks for more rounds than these, runs end by something else; so they are not counted."""
+
 
 class DecodeBatch:
     """Requests that produce one token per iteration.
@@ -77,10 +80,12 @@ class DecodeBatch:
         return len(self._buckets[self.tick % self.block_size])
 
     def iterations_within(self, num_free: int) -> int:
-        """Return how many more iterations can run on ``num_free`` blocks."""
+        """Return how many more iterations can run on ``num_free`` blocks, or many that can."""
         buckets, size = self._buckets, self.block_size
         whole, left = divmod(num_free, self.size)
         ahead = whole * size
+        if whole > MANY_ROUNDS:
+            return ahead
         tick = self.tick
         while True:
             left -= len(buckets[(tick + ahead) % size])

@@ -8,6 +8,7 @@ best other holder. Here every worker is tried with every source, and a fetch has
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from kvfabric.errors import ConfigError
 from kvfabric.kvcache.tiers import STORAGE
@@ -108,8 +109,7 @@ class Placement:
     total_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(NamedTuple):
     """What any worker of one group would do, and how long it takes once it starts."""
 
     num_hbm_tokens: int

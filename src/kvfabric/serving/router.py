@@ -24,7 +24,10 @@ class Router:
     A router never asks a worker anything: it sees reports as of the last multiple of
     ``signal_interval_ns`` and remembers its own choices made after that. For ``prefix_aware`` it
     keeps an index of the prefixes it has sent where, the latest ``max_index_entries`` per worker;
-    the worker may have evicted some of them by now. The cost of a worker is the tokens in its queue
+    the worker may have evicted some of them by now. A prefix draws a request only if it is more
+    than half of the prompt: or else a head that all share, such as a system prompt, would draw
+    everything to the worker that had it first (Preble, arXiv 2407.00023, exploits a cached part
+    only where it is larger than the rest). The cost of a worker is the tokens in its queue
     plus those of the request it would have to compute. Ties go in turn, so that a slow stream uses
     every worker and its cache. A lost worker is never chosen; of one that has joined again nothing
     is remembered.
@@ -121,6 +124,25 @@ class Router:
                 self._remember(chosen, hashes)
         return chosen
 
+    @property
+    def last_prefill(self) -> int:
+        """Return the prefill worker that was chosen last, after which ties go in turn."""
+        return self._next
+
+    def queued_tokens(self, now_ns: int) -> list[int]:
+        """Return the prompt tokens that wait at each prefill worker; at lost ones, without end."""
+        reports = zip(self._seen(now_ns), self._sent, strict=True)
+        queued = [signal.num_queued_tokens + sent for signal, sent in reports]
+        del queued[self._num_prefill :]
+        self._exclude_lost(queued, 0)
+        return queued
+
+    def send(self, worker: int, num_tokens: int) -> None:
+        """Count tokens as sent to a prefill worker that was chosen from ``queued_tokens``."""
+        assert worker not in self._lost, "no live worker to choose"
+        self._next = worker
+        self._sent[worker] += num_tokens
+
     def _next_in_turn(self) -> int:
         assert self.has_prefill, "no live worker to compute a prompt"
         self._next = (self._next + 1) % self._num_prefill
@@ -166,7 +188,8 @@ class Router:
                     break
                 depth += 1
             hit = min(depth * hash_block_tokens, num_prompt_tokens - 1)
-            new_tokens.append(num_prompt_tokens - hit)
+            is_worth_it = 2 * hit > num_prompt_tokens
+            new_tokens.append(num_prompt_tokens - hit if is_worth_it else num_prompt_tokens)
         return new_tokens
 
     def _remember(self, worker: int, hashes: tuple[int, ...]) -> None:

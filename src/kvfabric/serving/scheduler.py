@@ -52,11 +52,13 @@ class Scheduler(StepPlanning):
         return None
 
     def signal(self, now_ns: int) -> WorkerSignal:
-        """Return what the worker reports to the router."""
+        """Return what the worker reports to the router; the same object while nothing changes."""
         partial = self._partial
         rest = 0 if partial is None else partial.num_tokens - partial.num_computed
-        num_queued_tokens = self._waiting.num_tokens + rest
-        return WorkerSignal(now_ns, num_queued_tokens, len(self._requests), self._num_prompt_tokens)
+        state = self._waiting.num_tokens + rest, len(self._requests), self._num_prompt_tokens
+        if self._signal[1:] != state:
+            self._signal = WorkerSignal(now_ns, *state)
+        return self._signal
 
     def should_interrupt(self) -> bool:
         """Return whether a run of decode iterations should make room for planning.

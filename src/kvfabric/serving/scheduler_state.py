@@ -11,7 +11,7 @@ all others and later hits its own cached prefix.
 from collections import deque
 
 from kvfabric.kvcache.manager import KVManager
-from kvfabric.serving.commands import AddRequest
+from kvfabric.serving.commands import AddRequest, WorkerSignal
 from kvfabric.serving.config import SchedulerConfig
 from kvfabric.serving.decode_batch import DecodeBatch
 from kvfabric.serving.request import Goal, Request, RequestState
@@ -40,6 +40,7 @@ class SchedulerState:
         "_partial",
         "_requests",
         "_running",
+        "_signal",
         "_waiting",
         "kv",
         "num_preemptions",
@@ -48,6 +49,7 @@ class SchedulerState:
     def __init__(self, config: SchedulerConfig) -> None:
         """Make an idle worker."""
         self._config = config
+        self._signal = WorkerSignal()  # last reported
         self.kv = KVManager(
             config.num_blocks,
             config.block_size,

@@ -10,7 +10,7 @@ tokens fit, nothing is admitted in a step that preempted. A request at its token
 later step, but keeps its blocks and its place until its last step is complete.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvfabric.protocol.step import DecodeJoin, PrefillChunk, StepPlan
 from kvfabric.serving.commands import PrefillStarted
@@ -22,8 +22,7 @@ from kvfabric.serving.step_out import StepOut
 MAX_STEPS_OUT = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What ``schedule`` decided.
 
     Attributes:

@@ -42,8 +42,10 @@ class Timeline:
     num_preemptions: int = 0
     transfer_bytes: int = 0
     num_restarts: int = 0
+    num_fetched_tokens: int = 0
+    fetched_ns: int | None = None
 
-    def add_request(self, goal: Goal) -> AddRequest:
+    def add_request(self, goal: Goal, *, num_external_tokens: int = 0) -> AddRequest:
         """Return the command that gives the request to a worker."""
         return AddRequest(
             request_id=self.request_id,
@@ -51,6 +53,7 @@ class Timeline:
             max_tokens=self.max_tokens,
             goal=goal,
             keys=self.keys,
+            num_external_tokens=num_external_tokens,
         )
 
     def forget_attempt(self) -> None:
@@ -58,8 +61,8 @@ class Timeline:
         if self.first_token_ns is not None:
             return
         self.routed_ns = self.queued_ns = self.prefill_start_ns = self.prefill_end_ns = None
-        self.reserved_ns = self.transferred_ns = None
-        self.num_cached_tokens = 0
+        self.reserved_ns = self.transferred_ns = self.fetched_ns = None
+        self.num_cached_tokens = self.num_fetched_tokens = 0
 
     def record(self, outcome: Outcome) -> RequestRecord:
         """Return the record of the request as it stands."""
@@ -81,4 +84,6 @@ class Timeline:
             num_preemptions=self.num_preemptions,
             transfer_bytes=self.transfer_bytes,
             num_restarts=self.num_restarts,
+            num_fetched_tokens=self.num_fetched_tokens,
+            fetched_ns=self.fetched_ns,
         )

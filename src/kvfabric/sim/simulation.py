@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from kvfabric.kvcache.tier_links import TierLinks
 from kvfabric.protocol.ports import Network
 from kvfabric.protocol.record import RequestRecord
 from kvfabric.protocol.step import StepPlan
@@ -24,6 +25,7 @@ from kvfabric.serving.coordinator import (
     EndRequest,
     IncomingRequest,
     SendCommand,
+    StartRead,
     StartTransfer,
 )
 from kvfabric.serving.scheduler import Scheduler
@@ -36,14 +38,15 @@ class Phase(IntEnum):
 
     STEP_DONE = 0
     TRANSFER_DONE = 1
-    WORKER_LOST = 2
-    WORKER_JOINED = 3
-    LAYERS_READY = 4
-    TRANSFER_START = 5
-    CANCEL = 6
-    DEADLINE = 7
-    ARRIVAL = 8
-    PLAN_AHEAD = 9
+    READ_DONE = 2
+    WORKER_LOST = 3
+    WORKER_JOINED = 4
+    LAYERS_READY = 5
+    TRANSFER_START = 6
+    CANCEL = 7
+    DEADLINE = 8
+    ARRIVAL = 9
+    PLAN_AHEAD = 10
 
 
 _STEP_DONE = int(Phase.STEP_DONE)
@@ -96,6 +99,7 @@ class Simulation:
         network: Network,
         *,
         traffic: Sequence[TrafficOf | None] = (),
+        tier_links: TierLinks | None = None,
     ) -> None:
         """Join the parts.
 
@@ -106,6 +110,7 @@ class Simulation:
             workers: in the coordinator's order of worker ids.
             network: moves hand-offs and what steps exchange.
             traffic: per worker, what its prefill steps exchange over the fabric; () for nothing.
+            tier_links: host memories and storage of the control's KV pool, if it has one.
         """
         self._config = config
         self._coordinator = coordinator
@@ -126,6 +131,9 @@ class Simulation:
         self._transfers: dict[int, TransferPlan] = {}  # not started yet
         self._worker_of_transfer: dict[int, int] = {}  # of those that a step waits for
         self._next_step_transfer = FIRST_STEP_TRANSFER
+        self._tier_links = tier_links
+        self._reads: set[int] = set()  # under way
+        self._awaiting: dict[int, int] = {}  # fetches to the request whose first step awaits them
         self._records: list[RequestRecord] = []
         self._dirty: set[int] = set()
         self._now_ns = 0
@@ -257,6 +265,10 @@ class Simulation:
             case Phase.DEADLINE:
                 self._watched_ns = None
                 self._act(self._coordinator.expire(self._now_ns))
+            case Phase.READ_DONE:
+                if ident in self._reads:  # not cancelled meanwhile
+                    self._reads.remove(ident)
+                    self._fetched(ident)
             case Phase.WORKER_LOST:
                 self._lose(ident)
             case Phase.WORKER_JOINED:
@@ -277,6 +289,7 @@ class Simulation:
             num_prompt_tokens=spec.num_prompt_tokens,
             max_tokens=self._config.max_tokens if spec.max_tokens is None else spec.max_tokens,
             block_hashes=spec.block_hashes,
+            namespace=spec.namespace,
         )
         self._act(self._coordinator.arrive(request, self._now_ns))
 
@@ -319,15 +332,35 @@ class Simulation:
 
     def _transfer_done(self, transfer_id: int) -> None:
         self._num_events += 1
-        worker_id = self._worker_of_transfer.pop(transfer_id, None)
-        if worker_id is not None:
-            worker = self._workers[worker_id]
-            worker.awaited.discard(transfer_id)
-            if worker.is_computed:
-                self._end_step(worker_id)
-            return
+        if transfer_id in self._worker_of_transfer and transfer_id >= FIRST_STEP_TRANSFER:
+            self._await_no_more(transfer_id)
+        else:
+            self._fetched(transfer_id)
+
+    def _fetched(self, transfer_id: int) -> None:
+        """Report a transfer or read; a step that waits for it may end then."""
         self._note("transferred", transfer_id)
         self._act(self._coordinator.on_transferred(transfer_id, self._now_ns))
+        if self._awaiting:
+            self._awaiting.pop(transfer_id, None)
+            self._await_no_more(transfer_id)
+
+    def _await_no_more(self, transfer_id: int) -> None:
+        worker_id = self._worker_of_transfer.pop(transfer_id, None)
+        if worker_id is None:
+            return
+        worker = self._workers[worker_id]
+        worker.awaited.discard(transfer_id)
+        if worker.is_computed:
+            self._end_step(worker_id)
+
+    def _await_fetches(self, worker_id: int, plan: StepPlan) -> None:
+        """Let a step wait for the prefixes of the prompts it computes that are under way."""
+        requests = {chunk.request_id for chunk in plan.prefill}
+        for transfer_id, request_id in self._awaiting.items():
+            if request_id in requests:
+                self._worker_of_transfer[transfer_id] = worker_id
+                self._workers[worker_id].awaited.add(transfer_id)
 
     # ------------------------------------------------------------------ control to world
 
@@ -354,16 +387,30 @@ class Simulation:
         if worker.may_plan:
             worker.may_plan = False
             worker.planned = self._plan(worker_id)
-        self._coordinator.observe(worker_id, worker.scheduler.signal(self._now_ns), self._now_ns)
+        signal = worker.scheduler.signal(self._now_ns)
+        if signal is not worker.signal:
+            worker.signal = signal
+            self._coordinator.observe(worker_id, signal, self._now_ns)
 
     def _plan(self, worker_id: int) -> StepPlan | None:
         decision = self._workers[worker_id].scheduler.schedule(self._now_ns)
         for request_id in decision.reserved:
             self._note("reserved", worker_id, request_id)
-            self._act(self._coordinator.on_reserved(request_id, self._now_ns))
+            num_cached = self._num_cached_tokens(worker_id, request_id)
+            self._act(self._coordinator.on_reserved(request_id, self._now_ns, num_cached))
         if self._num_layer_groups:
             self._tell(worker_id, decision.started)
         return decision.plan
+
+    def _num_cached_tokens(self, worker_id: int, request_id: int) -> int:
+        """Return the tokens of newly reserved blocks that were found in HBM: those with a key."""
+        if self._tier_links is None:
+            return 0
+        kv = self._workers[worker_id].scheduler.kv
+        cached = kv.pool.prefix_cache.key_by_block
+        table = kv.tables[request_id]
+        num_hits = next((i for i, block in enumerate(table) if block not in cached), len(table))
+        return num_hits * kv.block_size
 
     def _begin_together(self, group: tuple[int, ...]) -> None:
         """Start the steps of a lockstep group, once all of them have ended their last."""
@@ -383,6 +430,8 @@ class Simulation:
             worker.executor.end_ns = end_ns
             self._expect_end(worker_id)
             self._dirty.add(worker_id)
+            if self._awaiting:
+                self._await_fetches(worker_id, worker.executor.plan)
 
     def _begin(self, worker_id: int, plan: StepPlan) -> None:
         worker = self._workers[worker_id]
@@ -390,6 +439,8 @@ class Simulation:
         worker.executor.start(plan, self._now_ns, worker.scheduler.run_length())
         self._expect_end(worker_id)
         if plan.prefill:
+            if self._awaiting:
+                self._await_fetches(worker_id, plan)
             if self._num_layer_groups:
                 self._expect_layers(worker_id)
             if worker.traffic_of is not None:
@@ -433,16 +484,42 @@ class Simulation:
             match action:
                 case SendCommand():
                     self._send(action)
-                case StartTransfer(transfer):
+                case StartTransfer(transfer, awaited_by):
+                    if awaited_by is not None:
+                        self._awaiting[transfer.transfer_id] = awaited_by
                     self._transfers[transfer.transfer_id] = transfer
                     start_ns = self._now_ns + self._config.transfer_setup_ns
                     self._push(start_ns, Phase.TRANSFER_START, transfer.transfer_id)
+                case StartRead():
+                    self._read(action)
                 case CancelTransfer(transfer_id):
-                    if self._transfers.pop(transfer_id, None) is None:
-                        self._cancel_transfer(transfer_id)
+                    self._stop(transfer_id)
                 case EndRequest(record):
                     self._end(record)
         self._watch_deadline()
+
+    def _read(self, action: StartRead) -> None:
+        assert self._tier_links is not None, "a KV pool without links to its tiers"
+        if action.awaited_by is not None:
+            self._awaiting[action.transfer_id] = action.awaited_by
+        self._reads.add(action.transfer_id)
+        end_ns = self._tier_links.read(action.place, action.num_bytes, self._now_ns)
+        self._push(end_ns, Phase.READ_DONE, action.transfer_id)
+
+    def _stop(self, transfer_id: int) -> None:
+        """Stop a transfer or read; a step that waits for it waits no more."""
+        if transfer_id in self._reads:
+            self._reads.remove(transfer_id)
+        elif self._transfers.pop(transfer_id, None) is None:
+            self._cancel_transfer(transfer_id)
+        if self._awaiting.pop(transfer_id, None) is None:
+            return
+        worker_id = self._worker_of_transfer.pop(transfer_id, None)
+        if worker_id is not None:
+            worker = self._workers[worker_id]
+            worker.awaited.discard(transfer_id)
+            if worker.is_computed and not worker.awaited:  # it ends after what is done right now
+                self._push(self._now_ns, Phase.STEP_DONE, worker_id, worker.version)
 
     def _watch_deadline(self) -> None:
         """Wake up at the control's next deadline, if that is not planned already."""
@@ -468,9 +545,10 @@ class Simulation:
         """Return when the iteration under way ends, now if none is."""
         for member in worker.lockstep:
             if self._workers[member].executor.is_running:
-                return self._workers[member].executor.end_ns
-        is_running = worker.executor.is_running
-        return worker.executor.iteration_end_ns(self._now_ns) if is_running else self._now_ns
+                return max(self._now_ns, self._workers[member].executor.end_ns)
+        if worker.is_computed or not worker.executor.is_running:
+            return self._now_ns  # or later, where the step still waits for bytes
+        return worker.executor.iteration_end_ns(self._now_ns)
 
     def _make_room(self, worker_id: int) -> None:
         """Cut a run short where something new may change the next step."""
@@ -496,7 +574,8 @@ class Simulation:
         self._note("lost", worker_id)
         for transfer_id in sorted(worker.awaited):
             del self._worker_of_transfer[transfer_id]
-            self._cancel_transfer(transfer_id)
+            if transfer_id >= FIRST_STEP_TRANSFER:  # fetches are cancelled by the control
+                self._cancel_transfer(transfer_id)
         self._num_preemptions += worker.scheduler.num_preemptions
         worker.reset()
         worker.is_lost = True

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from kvfabric.protocol.step import StepPlan
 from kvfabric.protocol.transfer import RankTransfer
+from kvfabric.serving.commands import WorkerSignal
 from kvfabric.serving.scheduler import Scheduler
 from kvfabric.sim.executor import SimExecutor
 
@@ -42,6 +43,7 @@ class SimWorker:
         is_lost: it died and is not back.
         lockstep: ids of the workers whose steps begin and end together with this one's, itself
             included; () for none.
+        signal: what it last reported.
     """
 
     scheduler: Scheduler
@@ -55,6 +57,7 @@ class SimWorker:
     exposed: tuple[RankTransfer, ...] = ()
     is_lost: bool = False
     lockstep: tuple[int, ...] = ()
+    signal: WorkerSignal | None = None
 
     def reset(self) -> None:
         """Put an empty scheduler and executor in the place of those that died."""
@@ -62,6 +65,7 @@ class SimWorker:
         self.executor = self.executor.empty_twin()
         self.version += 1
         self.planned = None
+        self.signal = None
         self.may_plan = self.is_computed = False
         self.awaited = set()
         self.exposed = ()

@@ -353,6 +353,19 @@ def test_fetched_prefix_can_be_hit_by_others() -> None:
     assert chunks_of(worker.step()) == [(2, 2)]
 
 
+def test_prefix_whose_step_was_cancelled_is_not_findable() -> None:
+    # a step that waits for its prefix ends only when that is there; this one never does
+    worker = worker_of()
+    fetching(worker)
+    worker.begin()
+    worker.scheduler.handle(KvArrived(1), 0)
+    worker.begin()
+    worker.scheduler.handle(Cancel(1), 0)
+    worker.end()
+    worker.add(2, 10, 2, Goal.GENERATE, 50, 51)
+    assert chunks_of(worker.step()) == [(2, 10)]
+
+
 def test_longer_hit_than_what_was_fetched_is_used() -> None:
     worker = worker_of()
     worker.add(2, 13, 1, Goal.GENERATE, 50, 51, 52)

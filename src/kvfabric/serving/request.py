@@ -43,7 +43,8 @@ class Request:
     goal: Goal
     keys: BlockKeys
     state: RequestState = RequestState.WAITING
-    num_external_tokens: int = 0  # of the prompt's front, brought here from elsewhere
+    num_external_tokens: int = 0  # of the prompt's front, to be brought here from elsewhere
+    num_received_tokens: int = 0  # of the prompt's front, brought here and not findable yet
     num_computed: int = 0
     num_outputs: int = 0
     num_cached_tokens: int = 0

@@ -147,11 +147,22 @@ class Scheduler(StepPlanning):
             return
         started_ns = request.first_scheduled_ns
         assert started_ns is not None
+        if request.num_received_tokens:
+            self._remember_received(request)
         if is_new:
             events.append(Prefilled(request.request_id, started_ns, request.num_cached_tokens))
         if request.goal is Goal.PREFILL and request.state is RequestState.PREFILLING:
             del self._running[request.request_id]
             request.state = RequestState.HELD
+
+    def _remember_received(self, request: Request) -> None:
+        """Make a received prefix findable: a step that needs it has ended, so it is all there.
+
+        Not if the request was cancelled while the step ran: the bytes may have been stopped.
+        """
+        if request.request_id in self.kv.tables and request.request_id not in self._cancelling:
+            self._remember_known(request, 0, request.num_received_tokens)
+        request.num_received_tokens = 0
 
     def _finish(self, request_id: int, out: StepOut, events: list[WorkerEvent]) -> None:
         """End a request whose last token ``out`` gave; a token planned after it is dropped."""

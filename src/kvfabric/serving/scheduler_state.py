@@ -141,9 +141,10 @@ class SchedulerState:
         has_token_out = bool(self._out) and request.state is not RequestState.PREFILLING
         self._stop_running(request)
         known_tokens = request.num_computed - has_token_out
-        self.kv.remember(request.request_id, request.keys, 0, known_tokens)
+        if not request.num_received_tokens:  # else its front may still be on its way
+            self.kv.remember(request.request_id, request.keys, 0, known_tokens)
         self.kv.release(request.request_id)
-        request.num_computed = 0
+        request.num_computed = request.num_received_tokens = 0
         request.num_preemptions += 1
         self.num_preemptions += 1
         if request.goal is Goal.DECODE:

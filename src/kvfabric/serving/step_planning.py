@@ -146,7 +146,7 @@ class StepPlanning(SchedulerState):
             request.num_computed = max(request.num_computed, request.num_external_tokens)
             request.num_cached_tokens = request.num_computed
             request.num_external_tokens = 0  # after a preemption it is computed, or found again
-            self._remember_known(request, 0, request.num_computed)
+            request.num_received_tokens = request.num_computed
             self._start_prompt(draft, request, draft.next_tokens(request))
 
     def _admit_waiting(self, draft: StepDraft) -> None:

@@ -81,6 +81,11 @@ class SimExecutor:
         """Return when the plan that runs began."""
         return self._start_ns
 
+    def forget(self, request_id: int) -> None:
+        """Forget what a request produced here: it is added anew, from its prompt on."""
+        self._end_tick.pop(request_id, None)
+        self._produced.pop(request_id, None)
+
     def start(self, plan: StepPlan, now_ns: int, max_iterations: int = 1) -> None:
         """Begin a plan, of which up to ``max_iterations`` iterations may run."""
         assert self._plan is None

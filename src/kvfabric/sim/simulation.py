@@ -533,6 +533,7 @@ class Simulation:
     def _send(self, action: SendCommand) -> None:
         worker = self._workers[action.worker]
         if isinstance(action.command, AddRequest):
+            worker.executor.forget(action.command.request_id)
             read_ns = self._iteration_end_ns(worker)
             self._coordinator.on_queued(action.command.request_id, action.worker, read_ns)
         events = worker.scheduler.handle(action.command, self._now_ns)

@@ -252,4 +252,6 @@ def test_board_shows_every_worker_as_of_the_last_interval(
         if is_change:
             board.put(worker, queued(number), now_ns)
             naive.changes[worker].append((now_ns, queued(number)))
-        assert board.seen(now_ns) == naive.seen(now_ns)
+        seen = naive.seen(now_ns)
+        assert board.queued_tokens(now_ns) == [signal.num_queued_tokens for signal in seen]
+        assert board.prompt_tokens(now_ns) == [signal.num_prompt_tokens for signal in seen]

@@ -1,9 +1,10 @@
 """The prefix-cache keys of one request's blocks, computed on demand."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvfabric.errors import ConfigError
+from kvfabric.units import ceil_div
 
 CONTENT_HASH_BITS = 64
 
@@ -43,14 +44,27 @@ class BlockKeys:
     hashes: tuple[int, ...]
     ratio: int
     num_known: int
+    _named: list[int] = field(default_factory=list[int], init=False, repr=False, compare=False)
 
     def keys(self, first: int, end: int) -> list[int]:
         """Return the keys of the blocks at the indices ``[first, end)`` of the block table."""
         known = min(self.num_known, end)
-        hashes, ratio = self.hashes, self.ratio
+        if first >= known:
+            return self._private(first, end)
+        named = self._named or self._name()
+        keys = named[first:known]
+        return keys if end <= known else keys + self._private(known, end)
+
+    def _name(self) -> list[int]:
+        """Compute the keys of all known blocks, once: they are asked for again and again."""
+        named, ratio = self._named, self.ratio
+        for content_hash in self.hashes[: ceil_div(self.num_known, ratio)]:
+            named += range(content_hash * ratio, (content_hash + 1) * ratio)
+        return named
+
+    def _private(self, first: int, end: int) -> list[int]:
         private = self.request_id * _PRIVATE_SPAN + 1
-        named = [hashes[i // ratio] * ratio + i % ratio for i in range(first, known)]
-        return named + [-(private + i) for i in range(max(first, known), end)]
+        return list(range(-(private + first), -(private + end), -1))
 
 
 def block_keys(
@@ -92,6 +106,8 @@ def _within(namespace: int, hashes: tuple[int, ...]) -> tuple[int, ...]:
 
 def _num_distinct(hashes: tuple[int, ...]) -> int:
     """Return how many hashes come before one that stands there already: no prefix is its own."""
+    if len(set(hashes)) == len(hashes):
+        return len(hashes)
     seen: set[int] = set()
     for position, key in enumerate(hashes):
         if key in seen:

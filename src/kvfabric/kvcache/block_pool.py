@@ -63,10 +63,14 @@ class BlockPool:
         """Return whether nobody holds a block."""
         return block_id >= self._next_fresh or self._refs[block_id] == 0
 
-    def count_free(self, block_ids: Iterable[int]) -> int:
+    def count_free(self, block_ids: Sequence[int]) -> int:
         """Return how many of these blocks nobody holds."""
-        refs, fresh = self._refs, self._next_fresh
-        return sum(1 for b in block_ids if b >= fresh or refs[b] == 0)
+        fresh = self._next_fresh
+        used = block_ids
+        if max(block_ids, default=0) >= fresh:
+            used = [block_id for block_id in block_ids if block_id < fresh]
+        num_held = len(used) - list(map(self._refs.__getitem__, used)).count(0)
+        return len(block_ids) - num_held
 
     def allocate(self, count: int) -> list[int] | None:
         """Take ``count`` free blocks, or return None and change nothing."""
@@ -117,10 +121,12 @@ class BlockPool:
     def share(self, block_ids: Sequence[int]) -> None:
         """Add a reference to each block; free ones leave the queue with their content."""
         refs, outdated = self._refs, self._outdated
+        if 0 in map(refs.__getitem__, block_ids):
+            for block_id in block_ids:
+                if refs[block_id] == 0:
+                    self.num_free -= 1
+                    outdated[block_id] = outdated.get(block_id, 0) + 1  # its entry stays queued
         for block_id in block_ids:
-            if refs[block_id] == 0:
-                self.num_free -= 1
-                outdated[block_id] = outdated.get(block_id, 0) + 1  # its entry stays in the queue
             refs[block_id] += 1
 
     def release(self, block_ids: Iterable[int]) -> int:

@@ -1,6 +1,7 @@
 """Block tables of one worker's requests: admission, growth, hits and release."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from kvfabric.kvcache.block_keys import BlockKeys
 from kvfabric.kvcache.block_pool import BlockPool
@@ -41,17 +42,13 @@ class KVManager:
         """Return the cached blocks from token 0 on, leaving at least one token to compute."""
         if not self.enable_prefix_caching:
             return []
-        get = self.pool.prefix_cache.get
-        hits: list[int] = []
+        blocks = self.pool.prefix_cache.block_by_key
         end = (num_tokens - 1) // self.block_size
-        if not end or get(keys.keys(0, 1)[0]) is None:
-            return hits
-        for key in keys.keys(0, end):
-            block_id = get(key)
-            if block_id is None:
-                break
-            hits.append(block_id)
-        return hits
+        if not end or keys.keys(0, 1)[0] not in blocks:
+            return []
+        found = list(map(blocks.get, keys.keys(0, end)))
+        num_hits = found.index(None) if None in found else end
+        return cast("list[int]", found[:num_hits])
 
     def fits(self, num_tokens: int, hits: list[int]) -> bool:
         """Return whether the whole of a request fits now.

@@ -24,6 +24,15 @@ class PrefixCache:
     def put(self, keys: Sequence[int], block_ids: Sequence[int]) -> None:
         """Make full blocks findable; the first block under a key stays the one that is found."""
         block_by_key, key_by_block = self.block_by_key, self.key_by_block
+        new = set(keys)
+        if (
+            len(new) == len(keys) == len(block_ids)
+            and block_by_key.keys().isdisjoint(new)
+            and key_by_block.keys().isdisjoint(block_ids)
+        ):
+            block_by_key.update(zip(keys, block_ids, strict=True))
+            key_by_block.update(zip(block_ids, keys, strict=True))
+            return
         for key, block_id in zip(keys, block_ids, strict=True):
             if key not in block_by_key and block_id not in key_by_block:
                 block_by_key[key] = block_id

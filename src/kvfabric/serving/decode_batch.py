@@ -69,8 +69,14 @@ class DecodeBatch:
     def growing(self, first: int = 0, end: int = 1) -> list[int]:
         """Return who needs a block in the iterations ``[first, end)`` from now, in that order."""
         buckets, size = self._buckets, self.block_size
+        start, count = self.tick + first, end - first
+        rounds, rest = divmod(count, size)
         ids: list[int] = []
-        for tick in range(self.tick + first, self.tick + end):
+        if rounds:
+            for tick in range(start, start + size):
+                ids += buckets[tick % size]
+            ids *= rounds
+        for tick in range(start, start + rest):
             ids += buckets[tick % size]
         return ids
 

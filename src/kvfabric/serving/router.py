@@ -2,8 +2,10 @@
 
 from collections import OrderedDict
 from enum import Enum
+from operator import add
 
 from kvfabric.serving.commands import WorkerSignal
+from kvfabric.serving.kv_directory import set_bits
 from kvfabric.serving.signals import SignalBoard
 
 SIGNAL_INTERVAL_NS = 50_000_000
@@ -35,6 +37,7 @@ class Router:
 
     __slots__ = (
         "_board",
+        "_holders",
         "_index",
         "_lost",
         "_max_index_entries",
@@ -67,6 +70,7 @@ class Router:
         self._board = SignalBoard(num_prefill + num_decode, signal_interval_ns)
         self._sent = [0] * (num_prefill + num_decode)  # tokens sent in the interval below
         self._sent_in = -1
+        self._holders: dict[int, int] = {}  # workers whose index has a key, as a bit mask
         self._index: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(num_prefill)]
 
     def observe(self, worker: int, signal: WorkerSignal, now_ns: int) -> None:
@@ -95,6 +99,8 @@ class Router:
         assert worker not in self._lost, f"worker {worker} is lost already"
         self._lost.add(worker)
         if worker < self._num_prefill:
+            for key in self._index[worker]:
+                self._forget(key, 1 << worker)
             self._index[worker].clear()
 
     def join(self, worker: int) -> None:
@@ -131,8 +137,8 @@ class Router:
 
     def queued_tokens(self, now_ns: int) -> list[int]:
         """Return the prompt tokens that wait at each prefill worker; at lost ones, without end."""
-        reports = zip(self._seen(now_ns), self._sent, strict=True)
-        queued = [signal.num_queued_tokens + sent for signal, sent in reports]
+        self._forget_sent(now_ns)
+        queued = list(map(add, self._board.queued_tokens(now_ns), self._sent))
         del queued[self._num_prefill :]
         self._exclude_lost(queued, 0)
         return queued
@@ -152,11 +158,9 @@ class Router:
 
     def _send(self, new_tokens: list[int], now_ns: int) -> int:
         """Choose the prefill worker with the least to do, this request included."""
-        signals = self._seen(now_ns)
-        costs = [
-            signals[worker].num_queued_tokens + self._sent[worker] + new
-            for worker, new in enumerate(new_tokens)
-        ]
+        self._forget_sent(now_ns)
+        queued = map(add, self._board.queued_tokens(now_ns), self._sent)
+        costs = list(map(add, queued, new_tokens))
         self._exclude_lost(costs, 0)
         chosen = self._next = _next_least(costs, self._next)
         self._sent[chosen] += new_tokens[chosen]
@@ -168,46 +172,53 @@ class Router:
             if 0 <= worker - first_worker < len(costs):
                 costs[worker - first_worker] = _NEVER
 
-    def _seen(self, now_ns: int) -> list[WorkerSignal]:
-        """Return the visible reports; what was sent before them is in them."""
+    def _forget_sent(self, now_ns: int) -> None:
+        """Forget what was sent before the visible reports were made: it is in them."""
         interval = self._board.interval_of(now_ns)
         if interval != self._sent_in:
             self._sent = [0] * len(self._sent)
             self._sent_in = interval
-        return self._board.seen(now_ns)
 
     def _new_tokens(
         self, num_prompt_tokens: int, hashes: tuple[int, ...], hash_block_tokens: int
     ) -> list[int]:
         """Return the prompt tokens each worker would have to compute, by the router's index."""
-        new_tokens: list[int] = []
-        for index in self._index:
-            depth = 0
-            for key in hashes:
-                if key not in index:
-                    break
-                depth += 1
-            hit = min(depth * hash_block_tokens, num_prompt_tokens - 1)
-            is_worth_it = 2 * hit > num_prompt_tokens
-            new_tokens.append(num_prompt_tokens - hit if is_worth_it else num_prompt_tokens)
+        new_tokens = [num_prompt_tokens] * self._num_prefill
+        alive, depth = (1 << self._num_prefill) - 1, 0
+        for key in hashes:
+            left = alive & self._holders.get(key, 0)
+            if left != alive:
+                _take_hit_off(new_tokens, alive & ~left, depth * hash_block_tokens)
+                alive = left
+                if not alive:
+                    return new_tokens
+            depth += 1
+        _take_hit_off(new_tokens, alive, depth * hash_block_tokens)
         return new_tokens
 
     def _remember(self, worker: int, hashes: tuple[int, ...]) -> None:
         """Note a prefix as present, its head last, so that it outlives its tail."""
-        index = self._index[worker]
+        index, holders, bit = self._index[worker], self._holders, 1 << worker
         for key in reversed(hashes):
-            index[key] = None
-            index.move_to_end(key)
+            if key in index:
+                index.move_to_end(key)
+            else:
+                index[key] = None
+                holders[key] = holders.get(key, 0) | bit
         while len(index) > self._max_index_entries:
-            index.popitem(last=False)
+            self._forget(index.popitem(last=False)[0], bit)
+
+    def _forget(self, key: int, bit: int) -> None:
+        left = self._holders[key] & ~bit
+        if left:
+            self._holders[key] = left
+        else:
+            del self._holders[key]
 
     def choose_decode(self, num_prompt_tokens: int, now_ns: int) -> int:
         """Return the id of the decode worker with the fewest prompt tokens; one must be alive."""
-        signals = self._seen(now_ns)
-        loads = [
-            signals[worker].num_prompt_tokens + self._sent[worker]
-            for worker in range(self._num_prefill, len(signals))
-        ]
+        self._forget_sent(now_ns)
+        loads = list(map(add, self._board.prompt_tokens(now_ns), self._sent))[self._num_prefill :]
         self._exclude_lost(loads, self._num_prefill)
         self._next_decode = _next_least(loads, self._next_decode)
         chosen = self._num_prefill + self._next_decode
@@ -223,3 +234,12 @@ def _next_least(costs: list[int], last: int) -> int:
         return costs.index(least, last + 1)
     except ValueError:
         return costs.index(least)
+
+
+def _take_hit_off(new_tokens: list[int], workers: int, num_hit_tokens: int) -> None:
+    """Take a hit off what these workers would compute, in place, if it is worth going there for."""
+    num_prompt_tokens = max(new_tokens)
+    if 2 * num_hit_tokens <= num_prompt_tokens:
+        return
+    for worker in set_bits(workers):
+        new_tokens[worker] -= min(num_hit_tokens, new_tokens[worker] - 1)

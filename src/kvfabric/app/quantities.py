@@ -16,6 +16,7 @@ from kvfabric.fabric.build import BUILDERS
 from kvfabric.units import (
     exact_duration_text,
     exact_rate_text,
+    parse_bytes,
     parse_bytes_per_s,
     parse_duration_ns,
     parse_frequency_hz,
@@ -65,6 +66,13 @@ def _parse_bandwidth(value: object) -> int:
     return rate
 
 
+def _parse_size(value: object) -> int:
+    num_bytes = parse_bytes(value)
+    if num_bytes < 1:
+        raise ConfigError(f"{value!r} is no size", hint="Write a size above 0, such as '1 TB'")
+    return num_bytes
+
+
 def _known_gpu(value: object) -> str:
     return gpu(_text(value)).name
 
@@ -101,6 +109,11 @@ BytesPerS = Annotated[
     int,
     BeforeValidator(_parsed(_parse_bandwidth)),
     PlainSerializer(lambda rate: f"{rate} B/s", return_type=str, when_used="json"),
+]
+SizeBytes = Annotated[
+    int,
+    BeforeValidator(_parsed(_parse_size)),
+    PlainSerializer(lambda size: f"{size} B", return_type=str, when_used="json"),
 ]
 DurationNs = Annotated[
     int,

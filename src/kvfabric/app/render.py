@@ -1,9 +1,10 @@
 """Results as text for people. The same input gives the same bytes: fixed width, no color codes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from kvfabric.app.fleet_words import roles
 from kvfabric.app.layout import STAGES, fold, ms, number, table
-from kvfabric.export.plan_json import NOT_MODELLED
+from kvfabric.export.plan_json import plan_not_modelled
 from kvfabric.metrics.latency import TtftSplit
 from kvfabric.plan.compare import Comparison, DesignResult, FabricFacts
 from kvfabric.plan.request import PlanRequest
@@ -14,15 +15,14 @@ from kvfabric.units import format_rate
 
 def render_plan(comparison: Comparison, verdicts: Sequence[Verdict]) -> str:
     """Return the text of ``kvfabric plan``."""
-    request, sizing = comparison.request, comparison.fleet.sizing
-    assert sizing is not None, "a plan names its GPU"
+    request = comparison.request
     parts = [
         f"{request.name}",
         _fleet_line(request),
         f"Load: {request.workload.name}, {len(request.workload.requests):,} in all",
         "",
         "KV cache",
-        *(f"  {line}" for line in sizing_lines(sizing)),
+        *_sizing(comparison),
         "",
         _fabric_table(comparison),
         _latency_table(comparison),
@@ -31,10 +31,21 @@ def render_plan(comparison: Comparison, verdicts: Sequence[Verdict]) -> str:
         *(f"- {verdict.text}" for verdict in verdicts),
         "",
         f"Step times: {comparison.fleet.model.source}.",
-        "Does not model: " + "; ".join(NOT_MODELLED) + ".",
+        "Does not model: " + "; ".join(plan_not_modelled(request)) + ".",
         *(f"Note: {note}." for note in _notes(comparison)),
     ]
     return "\n".join(fold(part) for part in parts) + "\n"
+
+
+def _sizing(comparison: Comparison) -> Iterator[str]:
+    """Yield the lines of a worker's sizing; of decode workers too, if they have other GPUs."""
+    own, decode = comparison.fleet.sizing, comparison.fleet.decode.sizing
+    assert own is not None, "a plan names its GPU"
+    if decode is not None and decode.tp != own.tp:
+        yield from (f"  {line}" for line in sizing_lines(decode))
+        yield ""
+        yield "KV cache of prefill workers"
+    yield from (f"  {line}" for line in sizing_lines(own))
 
 
 def _notes(comparison: Comparison) -> list[str]:
@@ -47,8 +58,7 @@ def _fleet_line(request: PlanRequest) -> str:
     workers = request.workers
     assert request.gpu is not None, "a plan names its GPU"
     return (
-        f"{request.model_name} on {workers.num_gpus} x {request.gpu.name}: {workers.num_prefill}"
-        f" prefill + {workers.num_decode} decode workers of TP{workers.tp},"
+        f"{request.model_name} on {workers.num_gpus} x {request.gpu.name}: {roles(workers)},"
         f" {format_rate(request.network.nic_rate_bps)} per GPU, seed {request.seed}"
     )
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
+from kvfabric.app.fleet_words import roles
 from kvfabric.app.layout import STAGES, fold, ms, number, table
 from kvfabric.export.limits import not_modelled, stated_error
 from kvfabric.metrics.latency import TtftSplit
 from kvfabric.metrics.percentiles import LatencyDistribution
 from kvfabric.plan.measured import Figure, MeasuredComparison
+from kvfabric.plan.pool import PoolRequest, TierRequest, found_in_words
 from kvfabric.plan.request import PlanRequest
 from kvfabric.plan.simulate import SimulatedRun
 from kvfabric.plan.step_log import WorkerUse
@@ -40,22 +42,47 @@ def render_run(run: SimulatedRun, verdicts: Sequence[Verdict]) -> str:
 def _fleet_lines(run: SimulatedRun) -> Iterator[str]:
     request, scheduler = run.request, run.fleet.scheduler
     yield (
-        f"{request.model_name} on {_gpus(request)}: {_roles(request)} of TP{request.workers.tp},"
-        f" seed {request.seed}"
+        f"{request.model_name} on {_gpus(request)}: {roles(request.workers)}, seed {request.seed}"
     )
     pace = "asynchronous" if request.workers.async_scheduling else "synchronous"
+    decode = run.fleet.own_decode
+    decode_blocks = "" if decode is None else f" (decode: {decode.scheduler.num_blocks:,})"
     yield (
-        f"Each: {scheduler.num_blocks:,} KV blocks of {scheduler.block_size} tokens, steps of at"
+        f"Each: {scheduler.num_blocks:,} KV blocks{decode_blocks} of {scheduler.block_size} tokens,"
+        " steps of at"
         f" most {scheduler.max_num_seqs:,} requests and {scheduler.max_num_batched_tokens:,}"
         f" tokens, {pace} scheduling"
     )
-    if request.workers.num_decode:
+    if run.result.fabric is not None:
+        handoff = ""
+        if request.workers.num_decode:
+            handoff = (
+                f"; hand-off {request.handoff.mode.value.replace('_', ' ')},"
+                f" {request.handoff.reservation.value.replace('_', ' ')}"
+            )
         rate = format_rate(request.network.nic_rate_bps)
-        yield (
-            f"Fabric: {run.result.name}, {rate} per GPU; hand-off"
-            f" {request.handoff.mode.value.replace('_', ' ')},"
-            f" {request.handoff.reservation.value.replace('_', ' ')}"
-        )
+        yield f"Fabric: {run.result.name}, {rate} per GPU{handoff}"
+    if request.kv_pool is not None and run.result.run.pool is not None:
+        yield f"KV pool: {_pool(request.kv_pool)}"
+
+
+def _pool(pool: PoolRequest) -> str:
+    """Return the tiers of a pool and when they are used."""
+    tiers = [f"{_tier(pool.host)} of host memory per server"]
+    if pool.storage is not None:
+        tiers.append(f"{_tier(pool.storage)} of storage")
+    words = [
+        pool.placement.value,
+        f"fetch {pool.fetch_mode.value}",
+        f"write {pool.write_policy.value}",
+    ]
+    if pool.hands_back:
+        words.append("decode hands back")
+    return f"{', '.join(tiers)}; {', '.join(words).replace('_', ' ')}"
+
+
+def _tier(tier: TierRequest) -> str:
+    return f"{format_bytes(tier.capacity_bytes)} at {format_bytes(tier.read_bytes_per_s)}/s"
 
 
 def _gpus(request: PlanRequest) -> str:
@@ -63,13 +90,6 @@ def _gpus(request: PlanRequest) -> str:
     if request.gpu is None:
         return f"{count:,} GPU{'s' if count > 1 else ''}"
     return f"{count:,} x {request.gpu.name}"
-
-
-def _roles(request: PlanRequest) -> str:
-    workers = request.workers
-    if not workers.num_decode:
-        return f"{workers.num_prefill:,} worker{'s' if workers.num_prefill > 1 else ''}"
-    return f"{workers.num_prefill:,} prefill + {workers.num_decode:,} decode workers"
 
 
 def _latency_table(run: SimulatedRun) -> str:
@@ -132,6 +152,8 @@ def _totals(run: SimulatedRun) -> Iterator[str]:
         links = run.result.run.busiest_links
         busiest = f"; busiest link {links[0].utilization:.1%} {links[0].name}" if links else ""
         yield f"Handed off: {format_bytes(summary.transfer_bytes)} of KV cache{busiest}"
+    if run.result.run.pool is not None:
+        yield f"KV pool: {found_in_words(run.result.run.pool)}"
     yield f"Busy: {'; '.join(_busy(run.workers))}"
 
 

@@ -5,13 +5,15 @@ from pathlib import Path
 
 from kvfabric.app.models import load_geometry
 from kvfabric.app.resolve_perf import step_model
-from kvfabric.app.scenario import Fabric, FabricKind, HandoffSettings, Scenario
+from kvfabric.app.scenario import Fabric, FabricKind, Failure, HandoffSettings, Scenario
 from kvfabric.app.scenario_perf import ProfilePerf
 from kvfabric.app.scenario_workload import MAX_SPEEDUP, Measured, TraceWorkload
 from kvfabric.catalog.gpus import gpu
 from kvfabric.errors import ConfigError
 from kvfabric.kvcache.geometry import KVGeometry
 from kvfabric.metrics.latency import Slo
+from kvfabric.perf.context_parallel import CpExchange
+from kvfabric.plan.failures import WorkerFailure
 from kvfabric.plan.request import (
     NO_FABRIC,
     FabricChoice,
@@ -21,6 +23,7 @@ from kvfabric.plan.request import (
     PlanRequest,
     WorkerRequest,
 )
+from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.protocol.workload import Workload
 from kvfabric.serving.coordinator_config import HandoffMode, OnExpiry, Reservation
 from kvfabric.serving.router import RoutingPolicy
@@ -105,10 +108,27 @@ def resolve(scenario: Scenario, *, folder: Path, name: str) -> PlanRequest:
         handoff_deadline_ns=scenario.handoff.deadline,
         handoff=_handoff(scenario.handoff),
         step_model=step_model(scenario, geometry, folder=folder, name=name),
+        decode_step_model=_decode_step_model(scenario, geometry, folder=folder, name=name),
         compare_aggregated=scenario.compare_aggregated,
         seed=scenario.seed,
         measured=measured,
+        failures=tuple(map(_failure, scenario.failures)),
+        kv_pool=None if scenario.kv_pool is None else scenario.kv_pool.build(),
     )
+
+
+def _decode_step_model(
+    scenario: Scenario, geometry: KVGeometry, *, folder: Path, name: str
+) -> StepTimeModel | None:
+    """Return the step times of decode workers, if they have other GPUs and there is a profile."""
+    decode_tp = scenario.workers.decode_tp
+    if decode_tp is None or decode_tp == scenario.workers.tp:
+        return None
+    return step_model(scenario, geometry, folder=folder, name=name, tp=decode_tp)
+
+
+def _failure(failure: Failure) -> WorkerFailure:
+    return WorkerFailure(worker=failure.worker, at_ns=failure.at, back_after_ns=failure.back_after)
 
 
 def _longest(workload: Workload) -> int:
@@ -131,6 +151,9 @@ def _workers(scenario: Scenario) -> WorkerRequest:
         num_prefill=workers.prefill,
         num_decode=workers.decode,
         tp=workers.tp,
+        decode_tp=workers.decode_tp,
+        prefill_cp=workers.prefill_cp,
+        cp_exchange=CpExchange(workers.cp_exchange),
         kv_dtype=workers.kv_dtype,
         weight_dtype=workers.weight_dtype,
         block_size=workers.block_size,
@@ -140,6 +163,7 @@ def _workers(scenario: Scenario) -> WorkerRequest:
         gpu_memory_utilization=workers.gpu_memory_utilization,
         enable_prefix_caching=workers.enable_prefix_caching,
         num_blocks=workers.num_blocks,
+        decode_num_blocks=workers.decode_num_blocks,
         async_scheduling=bool(workers.async_scheduling),
         num_data_ranks=perf.data_parallel if isinstance(perf, ProfilePerf) else 1,
     )

@@ -20,7 +20,7 @@ _SAME_SIZES = frozenset({"meta", "instruct", "base", "chat", "it", "hf", "fp8", 
 
 
 def step_model(
-    scenario: Scenario, geometry: KVGeometry, *, folder: Path, name: str
+    scenario: Scenario, geometry: KVGeometry, *, folder: Path, name: str, tp: int | None = None
 ) -> StepTimeModel | None:
     """Return the step times that a scenario asks for; None for the roofline of its GPU.
 
@@ -29,6 +29,7 @@ def step_model(
         geometry: its model.
         folder: what relative paths in it start from.
         name: of the scenario file, for messages.
+        tp: GPUs of the workers; by default ``workers.tp``.
 
     Raises:
         ConfigError: no profile is named, it is of another model, or lacks something.
@@ -42,7 +43,7 @@ def step_model(
             where=f"{name}: perf.path",
             hint="Name its folder there, or pass --profile DIR",
         )
-    tp = scenario.workers.tp
+    tp = scenario.workers.tp if tp is None else tp
     tables = read_profile(folder / perf.path, tp=tp, num_data_ranks=perf.data_parallel)
     _check_model(scenario.model, tables.model_name, name)
     ranks = RankGroups(

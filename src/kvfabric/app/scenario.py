@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from kvfabric.app.quantities import (
+    DurationNs,
     GpuName,
     KindName,
     ModelName,
@@ -17,6 +18,7 @@ from kvfabric.app.quantities import (
     as_mistake,
 )
 from kvfabric.app.scenario_perf import Perf, RooflinePerf
+from kvfabric.app.scenario_pool import KvPoolSettings
 from kvfabric.app.scenario_workload import GeneratedWorkload, TraceWorkload
 from kvfabric.errors import ConfigError
 
@@ -29,6 +31,9 @@ class Workers(Section):
     prefill: Count
     decode: Annotated[int, Field(ge=0)]
     tp: Count = 8
+    decode_tp: Count | None = None
+    prefill_cp: Annotated[int, Field(ge=1, le=1024)] = 1
+    cp_exchange: Literal["all_gather", "ring_pass_kv", "ring_pass_q", "all_to_all"] = "all_gather"
     kv_dtype: str = "auto"
     weight_dtype: str = "auto"
     block_size: Count = 64
@@ -38,6 +43,7 @@ class Workers(Section):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     enable_prefix_caching: bool = True
     num_blocks: Annotated[int, Field(ge=2)] | None = None
+    decode_num_blocks: Annotated[int, Field(ge=2)] | None = None
     async_scheduling: bool | None = None
 
 
@@ -108,6 +114,14 @@ class HandoffSettings(Section):
     max_restarts: Annotated[int, Field(ge=0)] = 1
 
 
+class Failure(Section):
+    """A worker that dies, and when it is back."""
+
+    worker: str
+    at: DurationNs
+    back_after: PositiveNs | None = None
+
+
 class Scenario(Section):
     """Everything ``kvfabric plan`` and ``kvfabric simulate`` read."""
 
@@ -124,5 +138,7 @@ class Scenario(Section):
     slo: SloTargets = SloTargets()
     router: RouterSettings = RouterSettings()
     handoff: HandoffSettings = HandoffSettings()
+    kv_pool: KvPoolSettings | None = None
+    failures: Annotated[list[Failure], Field(default_factory=list)]
     compare_aggregated: bool = True
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0

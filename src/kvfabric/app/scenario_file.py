@@ -85,7 +85,8 @@ def place_of(key: str, path: Path | None) -> str:
     name = BUILT_IN if path is None else str(path)
     root = _Loader(text).get_single_node()
     assert root is not None, "the file was read before"
-    return f"{name}:{_line_of(key.split('.'), root)}: {key}"
+    keys = [int(part) if part.isdecimal() else part for part in key.split(".")]
+    return f"{name}:{_line_of(keys, root)}: {key}"
 
 
 def parse_scenario(text: str, name: str) -> Scenario:

@@ -37,4 +37,12 @@ def not_modelled(request: PlanRequest) -> Iterator[str]:
         yield "asynchronous scheduling (workers.async_scheduling)"
     yield "the front end of the engine: tokenizer, HTTP, detokenizer"
     yield "speculative decoding, LoRA"
-    yield "failures of workers, links and switches"
+    if request.has_pool:
+        yield "the time of writes to host memory and storage"
+    yield not_failing(request)
+
+
+def not_failing(request: PlanRequest) -> str:
+    """Return what never fails in a run of this fleet."""
+    workers = "" if request.failures else "workers, "
+    return f"failures of {workers}links and switches"

@@ -1,14 +1,18 @@
 """A comparison as plain JSON values: everything the text shows, and more."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from kvfabric import __version__
+from kvfabric.export.limits import not_failing
 from kvfabric.metrics.summary import summary_to_dict
 from kvfabric.plan.bom import bom_to_dict
 from kvfabric.plan.compare import Comparison, DesignResult, FabricFacts
+from kvfabric.plan.pool import PoolRequest
 from kvfabric.plan.request import PlanRequest
 from kvfabric.plan.sizing import sizing_to_dict
 from kvfabric.plan.verdict import SAME_WITHIN, Verdict
+from kvfabric.serving.kv_pool import PoolCounts
 
 NOT_MODELLED = (
     "PFC pauses, queues and packets: max-min fair flows stand for good end-to-end rate control",
@@ -17,8 +21,12 @@ NOT_MODELLED = (
     "propagation and switch latency (microseconds beside transfers of milliseconds)",
     "asynchronous scheduling, speculative decoding, LoRA, and layer-wise streaming of the KV cache",
     "other traffic on the fabric (collectives, storage)",
-    "failures of workers, links and switches",
 )
+
+
+def plan_not_modelled(request: PlanRequest) -> tuple[str, ...]:
+    """Return what the runs of a plan leave out."""
+    return (*NOT_MODELLED, not_failing(request))
 
 
 def comparison_to_dict(comparison: Comparison, verdicts: tuple[Verdict, ...]) -> dict[str, object]:
@@ -44,7 +52,7 @@ def comparison_to_dict(comparison: Comparison, verdicts: tuple[Verdict, ...]) ->
         "verdicts": [_verdict(verdict) for verdict in verdicts],
         "same_within": SAME_WITHIN,
         "notes": list(comparison.fleet.notes),
-        "not_modelled": list(NOT_MODELLED),
+        "not_modelled": list(plan_not_modelled(comparison.request)),
     }
 
 
@@ -58,6 +66,9 @@ def request_to_dict(request: PlanRequest) -> dict[str, object]:
         "prefill_workers": workers.num_prefill,
         "decode_workers": workers.num_decode,
         "tp": workers.tp,
+        "decode_tp": workers.decode_gpus,
+        "prefill_cp": workers.prefill_cp,
+        "cp_exchange": workers.cp_exchange.value if workers.prefill_cp > 1 else None,
         "nic_rate_bps": network.nic_rate_bps,
         "queue_pairs": network.queue_pairs,
         "placement": network.placement.value,
@@ -65,6 +76,8 @@ def request_to_dict(request: PlanRequest) -> dict[str, object]:
         "signal_interval_ns": request.signal_interval_ns,
         "handoff_deadline_ns": request.handoff_deadline_ns,
         "slo": {"ttft_ns": request.slo.ttft_ns, "tpot_ns": request.slo.tpot_ns},
+        "kv_pool": _pool_settings(request.kv_pool),
+        "failures": [asdict(failure) for failure in request.failures],
         "seed": request.seed,
     }
 
@@ -107,8 +120,29 @@ def design_to_dict(design: DesignResult) -> dict[str, object]:
         ],
         "num_flows": design.run.num_flows,
         "num_events": design.run.num_events,
+        "num_restarts": design.run.num_restarts,
+        "kv_pool": None if design.run.pool is None else pool_to_dict(design.run.pool),
         "log_digest": design.run.log_digest,
         **summary_to_dict(design.summary),
+    }
+
+
+def pool_to_dict(counts: PoolCounts) -> dict[str, object]:
+    """Return where prompt tokens were found and what was moved for it."""
+    return {**asdict(counts), "hit_rate": round(float(counts.hit_rate), 6)}
+
+
+def _pool_settings(pool: PoolRequest | None) -> dict[str, object] | None:
+    if pool is None:
+        return None
+    return {
+        "host": asdict(pool.host),
+        "storage": None if pool.storage is None else asdict(pool.storage),
+        "policy": pool.placement.value,
+        "fetch": pool.fetch_mode.value,
+        "write": pool.write_policy.value,
+        "hand_back": pool.hands_back,
+        "lag_ns": pool.lag_ns,
     }
 
 

@@ -17,7 +17,7 @@ _STAGES = (
 )  # fmt: skip
 _COUNTS = (
     "num_prompt_tokens", "num_output_tokens", "num_cached_tokens", "num_preemptions",
-    "num_restarts", "transfer_bytes",
+    "num_restarts", "transfer_bytes", "num_fetched_tokens",
 )  # fmt: skip
 _LATENCIES = ("ttft_ns", "engine_ttft_ns", "tpot_ns", "e2e_ns")
 COLUMNS = ("request_id", "outcome", *_INSTANTS, *_LATENCIES, *_STAGES, *_COUNTS)

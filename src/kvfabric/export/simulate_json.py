@@ -21,6 +21,7 @@ def run_to_dict(run: SimulatedRun, verdicts: Sequence[Verdict]) -> dict[str, obj
         "fleet": {
             **request_to_dict(run.request),
             **asdict(scheduler),
+            "decode_num_blocks": run.fleet.decode.scheduler.num_blocks,
             "async_scheduling": workers.async_scheduling,
             "data_parallel": workers.num_data_ranks,
             "handoff": _handoff(run.request.handoff) if workers.num_decode else None,

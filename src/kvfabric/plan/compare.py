@@ -14,11 +14,13 @@ from kvfabric.fabric.network import FabricNetwork, LinkLoad
 from kvfabric.metrics.summary import RunSummary, summarize
 from kvfabric.perf.handoff import ROCE_FRAME_BYTES, ROCE_PAYLOAD_BYTES
 from kvfabric.plan.bom import BillOfMaterials, bill_of_materials
-from kvfabric.plan.fleet import Fleet, build_fleet, build_simulation
+from kvfabric.plan.fleet import Cluster, Fleet, build_cluster, build_fleet
 from kvfabric.plan.load_state import LoadState, judge_load
 from kvfabric.plan.parallel import run_all
 from kvfabric.plan.request import FabricChoice, PlanRequest, check_plan_request
 from kvfabric.protocol.transfer import TransferPlan
+from kvfabric.serving.kv_pool import PoolCounts
+from kvfabric.sim.simulation import RunResult
 
 ReportProgress = Callable[[str, int, int], None]
 
@@ -85,6 +87,8 @@ class DesignRun:
         num_flows: network flows that were moved.
         num_events: events of the simulation.
         log_digest: digest of everything that happened, for comparing runs.
+        num_restarts: times a request started anew because its worker died.
+        pool: where prompt tokens were found; None without a KV pool.
     """
 
     summary: RunSummary
@@ -93,6 +97,8 @@ class DesignRun:
     num_flows: int
     num_events: int
     log_digest: str
+    num_restarts: int = 0
+    pool: PoolCounts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,23 +207,27 @@ def _run_designs(
 def _run(
     request: PlanRequest, fleet: Fleet, design: Design, tell: Callable[[int], None]
 ) -> DesignRun:
-    network = design.network
-    simulation = build_simulation(
-        request, fleet, network, is_disaggregated=design.fabric is not None
+    cluster = build_cluster(
+        request, fleet, design.network, is_disaggregated=design.fabric is not None
     )
-    result = simulation.run(tell)
+    return design_run(request, design, cluster, cluster.simulation.run(tell))
+
+
+def design_run(
+    request: PlanRequest, design: Design, cluster: Cluster, result: RunResult
+) -> DesignRun:
+    """Return the figures of a run that is over."""
     decode_first = request.decode_first and design.fabric is not None
-    summary = summarize(
-        result.records, request.workers.num_gpus, request.slo, decode_first=decode_first
-    )
+    records, network = result.records, design.network
+    summary = summarize(records, request.workers.num_gpus, request.slo, decode_first=decode_first)
     return DesignRun(
         summary=summary,
-        load=judge_load(
-            result.records, num_users=request.workload.num_users, decode_first=decode_first
-        ),
+        load=judge_load(records, num_users=request.workload.num_users, decode_first=decode_first),
         busiest_links=tuple(network.busiest_links(summary.window_ns, count=5)),
         num_flows=network.num_flows,
         num_events=result.num_events,
+        num_restarts=cluster.coordinator.num_restarts,
+        pool=cluster.coordinator.pool_counts if request.has_pool else None,
         log_digest=result.log_digest,
     )
 

@@ -1,177 +1,43 @@
-"""From a plan to running parts: block pools, step times, GPUs of each worker, one simulation."""
+"""From a plan to running parts: GPUs of each worker, what moves between them, one simulation."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kvfabric.catalog.gpus import Gpu
-from kvfabric.errors import CapacityError, ConfigError
-from kvfabric.kvcache.geometry import kv_dtype_bytes, wire_bytes_by_rank
+from kvfabric.kvcache.resharding import KvResharding, RankBytes, share_of
+from kvfabric.kvcache.tier_links import TierLinks
+from kvfabric.perf.context_parallel import step_traffic
 from kvfabric.perf.handoff import HANDOFF_SETUP_NS
-from kvfabric.perf.roofline import RooflineModel
-from kvfabric.perf.work import work_from_geometry
-from kvfabric.plan.request import Placement, PlanRequest
-from kvfabric.plan.sizing import Sizing, size
-from kvfabric.plan.sizing_request import SizingRequest
+from kvfabric.plan.engines import Engine, Fleet, build_fleet, kv_element_bytes
+from kvfabric.plan.pool import PoolSurroundings, pool_config
+from kvfabric.plan.request import PlanRequest
+from kvfabric.plan.worker_request import place
 from kvfabric.protocol.ports import Network, StepTimeModel
-from kvfabric.serving.config import SchedulerConfig
+from kvfabric.protocol.step import StepPlan
 from kvfabric.serving.coordinator import Coordinator, CoordinatorConfig
+from kvfabric.serving.kv_pool_config import KvPoolConfig
 from kvfabric.serving.router import Router
 from kvfabric.serving.scheduler import Scheduler
 from kvfabric.sim.executor import SimExecutor
 from kvfabric.sim.simulation import Simulation, SimulationConfig
-from kvfabric.units import ceil_div
+from kvfabric.sim.worker import StepTraffic, TrafficOf
 
-# A prefill worker must be able to take any number of senders: with latent attention the copies are
-# equal, so all ranks share the sending.
-_ALL_RANKS = 1 << 16
+__all__ = [
+    "Cluster",
+    "Fleet",
+    "MakeExecutor",
+    "build_cluster",
+    "build_fleet",
+    "build_simulation",
+    "plain_executor",
+    "worker_gpus",
+]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
-    """What all designs of a plan have in common.
-
-    Attributes:
-        sizing: KV need and one worker's pool, for the plan's users and context; None without a GPU.
-        scheduler: limits of every worker.
-        model: step times of every worker.
-        notes: simplifications that entered.
-    """
-
-    sizing: Sizing | None
-    scheduler: SchedulerConfig
-    model: StepTimeModel
-    notes: tuple[str, ...]
-
-
-def build_fleet(request: PlanRequest) -> Fleet:
-    """Return the fleet of a plan.
-
-    Raises:
-        CapacityError: a worker cannot hold the weights or a single block.
-        ConfigError: a number is out of range.
-    """
-    sizing = None if request.gpu is None else size(_sizing_request(request, request.gpu))
-    block_size, num_blocks = request.workers.block_size, _num_blocks(request, sizing)
-    scheduler = SchedulerConfig(
-        num_blocks=num_blocks,
-        block_size=block_size,
-        max_num_seqs=request.workers.max_num_seqs,
-        max_num_batched_tokens=request.workers.max_num_batched_tokens,
-        max_model_len=_max_model_len(request, (num_blocks - 1) * block_size),
-        enable_prefix_caching=request.workers.enable_prefix_caching,
-    )
-    notes = tuple(_notes(request, sizing))
-    return Fleet(sizing=sizing, scheduler=scheduler, model=_step_model(request), notes=notes)
-
-
-def _step_model(request: PlanRequest) -> StepTimeModel:
-    if request.step_model is not None:
-        return request.step_model
-    weights = request.workers.weight_dtype
-    work = work_from_geometry(
-        request.geometry,
-        tp=request.workers.tp,
-        weights=None if weights == "auto" else weights,
-        kv_dtype_bytes=_kv_element_bytes(request),
-    )
-    if request.gpu is None:
-        raise _no_gpu("the roofline needs its peaks")
-    return RooflineModel(work, request.gpu, request.efficiency)
-
-
-def _kv_element_bytes(request: PlanRequest) -> int:
-    return kv_dtype_bytes(request.workers.kv_dtype, request.geometry, where="kv_dtype")
-
-
-def _no_gpu(why: str) -> ConfigError:
-    return ConfigError(
-        f"no GPU is named, and {why}",
-        where="gpu",
-        hint="Name a catalog GPU, or give perf kind profile and workers.num_blocks",
-    )
-
-
-def _num_blocks(request: PlanRequest, sizing: Sizing | None) -> int:
-    """Return the blocks of a worker: as given, else from our own sizing."""
-    given = request.workers.num_blocks
-    if given is not None:
-        return given
-    if sizing is None:
-        raise _no_gpu("the KV pool is sized from its memory")
-    if not sizing.fits:
-        raise CapacityError(sizing.verdict)
-    return _simulated_blocks(sizing)
-
-
-def _sizing_request(request: PlanRequest, gpu: Gpu) -> SizingRequest:
-    workers = request.workers
-    return SizingRequest(
-        model_name=request.model_name,
-        geometry=request.geometry,
-        gpu=gpu,
-        num_users=request.num_users,
-        num_context_tokens=request.num_context_tokens,
-        tp=workers.tp,
-        kv_dtype=workers.kv_dtype,
-        weight_dtype=workers.weight_dtype,
-        block_size=workers.block_size,
-        max_num_batched_tokens=workers.max_num_batched_tokens,
-        max_num_seqs=workers.max_num_seqs,
-        gpu_memory_utilization=workers.gpu_memory_utilization,
-    )
-
-
-def _simulated_blocks(sizing: Sizing) -> int:
-    """Return the blocks of a pool with one table per request that holds as many such requests.
-
-    The simulator keeps one block table per request. Where layers differ, the real engine keeps
-    several; then the pool is the one in which as many requests of the longest length fit.
-    """
-    pool, request = sizing.pool, sizing.request
-    if pool.num_block_tables <= 1 and pool.block_tokens == request.block_size:
-        return pool.num_blocks
-    blocks_per_request = ceil_div(request.longest_tokens, request.block_size)
-    return int(pool.max_concurrency * blocks_per_request) + 1
-
-
-def _max_model_len(request: PlanRequest, pool_tokens: int) -> int:
-    """Return the longest request: as given, else what the model and a worker's pool allow."""
-    limit = request.geometry.max_context_tokens or pool_tokens
-    given = request.workers.max_model_len
-    if given is not None and given > limit:
-        raise ConfigError(
-            f"{request.model_name} has positions for {limit:,} tokens, not {given:,}",
-            where="workers.max_model_len",
-            hint=f"Write at most {limit}",
-        )
-    return min(limit, pool_tokens) if given is None else given
-
-
-def _notes(request: PlanRequest, sizing: Sizing | None) -> Iterator[str]:
-    yield from request.geometry.notes
-    given = request.workers.num_blocks
-    if given is not None:
-        own = "" if sizing is None else f"; our own sizing gives {_simulated_blocks(sizing):,}"
-        yield f"{given:,} KV blocks per worker as given{own}"
-    elif sizing is not None and sizing.pool.num_block_tables > 1:
-        yield (
-            "layers of several kinds: the simulator keeps one block table per request, sized so"
-            " that as many requests of the longest length fit as in the real engine"
-        )
+MakeExecutor = Callable[[StepTimeModel, Mapping[int, int], bool], SimExecutor]
 
 
 def worker_gpus(request: PlanRequest) -> tuple[tuple[int, ...], ...]:
     """Return the fabric GPUs of each worker, prefill workers first, ranks in order."""
-    workers = request.workers
-    num_workers = workers.num_prefill + workers.num_decode
-    slots = list(range(num_workers))
-    if request.network.placement is Placement.INTERLEAVED:
-        decode = {slot * num_workers // workers.num_decode for slot in range(workers.num_decode)}
-        slots = [s for s in slots if s not in decode] + [s for s in slots if s in decode]
-    return tuple(tuple(range(slot * workers.tp, (slot + 1) * workers.tp)) for slot in slots)
-
-
-MakeExecutor = Callable[[StepTimeModel, Mapping[int, int], bool], SimExecutor]
+    return place(request.workers, request.network.placement)
 
 
 def plain_executor(
@@ -179,6 +45,47 @@ def plain_executor(
 ) -> SimExecutor:
     """Return an executor that keeps nothing of what it ran."""
     return SimExecutor(model, output_lengths, samples_first_token=samples_first_token)
+
+
+@dataclass(frozen=True, slots=True)
+class _Crew:
+    """The workers of one run by id, and which of them a worker of the scenario became."""
+
+    engines: list[Engine]
+    gpus: list[tuple[int, ...]]
+    num_decode: int
+    ids_by_name: dict[str, list[int]]
+
+    @property
+    def num_prefill(self) -> int:
+        return len(self.engines) - self.num_decode
+
+
+def _crew(request: PlanRequest, fleet: Fleet, *, is_disaggregated: bool) -> _Crew:
+    """Return the workers; without disaggregation each context-parallel rank is one."""
+    workers = request.workers
+    kinds = [fleet.prefill] * workers.num_prefill + [fleet.decode] * workers.num_decode
+    engines: list[Engine] = []
+    gpus: list[tuple[int, ...]] = []
+    ids_by_name: dict[str, list[int]] = {}
+    for name, kind, own in zip(workers.names, kinds, worker_gpus(request), strict=True):
+        parts = [own]
+        engine = kind
+        if not is_disaggregated and fleet.rank is not None and name.startswith("prefill"):
+            parts = [own[i : i + workers.tp] for i in range(0, len(own), workers.tp)]
+            engine = fleet.rank
+        ids_by_name[name] = list(range(len(gpus), len(gpus) + len(parts)))
+        engines += [engine] * len(parts)
+        gpus += parts
+    return _Crew(engines, gpus, workers.num_decode if is_disaggregated else 0, ids_by_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A simulation that has not run yet, and its control."""
+
+    simulation: Simulation
+    coordinator: Coordinator
 
 
 def build_simulation(
@@ -189,40 +96,64 @@ def build_simulation(
     is_disaggregated: bool,
     make_executor: MakeExecutor = plain_executor,
 ) -> Simulation:
+    """Return a simulation of the plan's load, ready to run; see ``build_cluster``."""
+    return build_cluster(
+        request, fleet, network, is_disaggregated=is_disaggregated, make_executor=make_executor
+    ).simulation
+
+
+def build_cluster(
+    request: PlanRequest,
+    fleet: Fleet,
+    network: Network,
+    *,
+    is_disaggregated: bool,
+    make_executor: MakeExecutor = plain_executor,
+) -> Cluster:
     """Return a simulation of the plan's load, ready to run.
 
     Args:
         request: the plan.
         fleet: its parts.
-        network: moves the hand-offs.
+        network: moves the hand-offs, and what context-parallel ranks exchange.
         is_disaggregated: False lets every worker do both.
         make_executor: makes the executor of each worker, in order, from step times, true output
             lengths, and whether the last step of a prompt samples its first token.
     """
-    num_workers = request.workers.num_prefill + request.workers.num_decode
-    num_decode = request.workers.num_decode if is_disaggregated else 0
-    num_prefill = num_workers - num_decode
+    crew = _crew(request, fleet, is_disaggregated=is_disaggregated)
     lengths = {spec.request_id: spec.num_output_tokens for spec in request.workload.requests}
+    num_prefill = crew.num_prefill
     workers = [
         (
-            Scheduler(fleet.scheduler),
-            make_executor(fleet.model, lengths, not is_disaggregated or worker >= num_prefill),
+            Scheduler(engine.scheduler),
+            make_executor(engine.model, lengths, not is_disaggregated or worker >= num_prefill),
         )
-        for worker in range(num_workers)
+        for worker, engine in enumerate(crew.engines)
     ]
     router = Router(
         request.routing,
         num_prefill=num_prefill,
-        num_decode=num_decode,
+        num_decode=crew.num_decode,
         signal_interval_ns=request.signal_interval_ns,
     )
     config = SimulationConfig(
         transfer_setup_ns=HANDOFF_SETUP_NS,
         async_scheduling=request.workers.async_scheduling,
-        lockstep=_lockstep(num_workers, request.workers.num_data_ranks),
+        lockstep=_lockstep(len(workers), request.workers.num_data_ranks),
     )
-    coordinator = Coordinator(_coordinator_config(request, fleet, num_decode), router)
-    return Simulation(config, request.workload, coordinator, workers, network)
+    pool = _pool(request, crew)
+    coordinator = Coordinator(_coordinator_config(request, crew, pool), router)
+    simulation = Simulation(
+        config,
+        request.workload,
+        coordinator,
+        workers,
+        network,
+        traffic=_traffic(request, crew) if is_disaggregated else (),
+        tier_links=None if pool is None else TierLinks(pool.num_servers, pool.host, pool.storage),
+    )
+    _plan_failures(request, crew, simulation)
+    return Cluster(simulation, coordinator)
 
 
 def _lockstep(num_workers: int, num_data_ranks: int) -> tuple[tuple[int, ...], ...]:
@@ -233,29 +164,109 @@ def _lockstep(num_workers: int, num_data_ranks: int) -> tuple[tuple[int, ...], .
     return tuple(tuple(range(start, start + num_data_ranks)) for start in starts)
 
 
-def _coordinator_config(request: PlanRequest, fleet: Fleet, num_decode: int) -> CoordinatorConfig:
-    element_bytes, handoff = _kv_element_bytes(request), request.handoff
+def _plan_failures(request: PlanRequest, crew: _Crew, simulation: Simulation) -> None:
+    for failure in request.failures:
+        for worker in crew.ids_by_name[failure.worker]:
+            simulation.lose_worker_at(worker, failure.at_ns)
+            if failure.back_ns is not None:
+                simulation.join_worker_at(worker, failure.back_ns)
 
-    def rank_bytes(num_tokens: int) -> tuple[int, ...]:
-        return wire_bytes_by_rank(
-            request.geometry,
-            num_tokens,
-            tp=request.workers.tp,
-            dtype_bytes=element_bytes,
-            num_latent_senders=_ALL_RANKS,
-        )
 
+# ---- what moves between workers, and between the ranks of one ----------------------------------
+
+
+def _coordinator_config(
+    request: PlanRequest, crew: _Crew, pool: KvPoolConfig | None
+) -> CoordinatorConfig:
+    handoff = request.handoff
+    pairs, rank_bytes = handoff_bytes(request)
     return CoordinatorConfig(
-        worker_gpus=worker_gpus(request),
-        num_decode=num_decode,
+        worker_gpus=tuple(crew.gpus),
+        num_decode=crew.num_decode,
         block_size=request.workers.block_size,
         hash_block_tokens=request.workload.hash_block_tokens,
-        max_model_len=fleet.scheduler.max_model_len,
+        max_model_len=min(engine.scheduler.max_model_len for engine in crew.engines),
         rank_bytes=rank_bytes,
+        rank_pairs=pairs,
         handoff_deadline_ns=request.handoff_deadline_ns,
         reservation=handoff.reservation,
         handoff=handoff.mode,
         num_layer_groups=handoff.num_layer_groups,
         on_expiry=handoff.on_expiry,
         max_restarts=handoff.max_restarts,
+        pool=pool,
     )
+
+
+def _pool(request: PlanRequest, crew: _Crew) -> KvPoolConfig | None:
+    """Return the settings of the KV pool, if there is one and the load can use it."""
+    workers = request.workers
+    if request.kv_pool is None or not request.has_pool:
+        return None
+    shards = KvResharding(
+        request.geometry,
+        tp_src=workers.tp,
+        tp_dst=workers.tp,
+        dtype_bytes=kv_element_bytes(request),
+    ).pair_bytes
+    cp = workers.prefill_cp if crew.num_decode else 1
+    has_fabric = request.uses_fabric and bool(crew.num_decode or not workers.num_decode)
+    return pool_config(
+        request.kv_pool,
+        PoolSurroundings(
+            worker_gpus=crew.gpus,
+            scheduler=crew.engines[0].scheduler,
+            model=crew.engines[0].model,
+            rank_bytes=lambda num_tokens: over_ranks(shards(num_tokens), cp),
+            hash_block_tokens=request.workload.hash_block_tokens,
+            num_layers=request.geometry.num_layers,
+            nic_rate_bps=request.network.nic_rate_bps if has_fabric else None,
+        ),
+    )
+
+
+def handoff_bytes(request: PlanRequest) -> tuple[tuple[tuple[int, int], ...], RankBytes]:
+    """Return the pairs of ranks of a hand-off, and the bytes of each for so many tokens.
+
+    Every context-parallel rank has an equal share of the tokens of a prompt and sends it from its
+    own GPUs; the shares of a pair of tensor-parallel ranks sum to exactly its bytes.
+    """
+    workers = request.workers
+    resharding = KvResharding(
+        request.geometry,
+        tp_src=workers.tp,
+        tp_dst=workers.decode_gpus,
+        dtype_bytes=kv_element_bytes(request),
+    )
+    cp = workers.prefill_cp
+    if cp == 1:
+        return resharding.pairs, resharding.pair_bytes
+    pairs = tuple(
+        (rank * workers.tp + src, dst) for rank in range(cp) for src, dst in resharding.pairs
+    )
+    return pairs, lambda num_tokens: over_ranks(resharding.pair_bytes(num_tokens), cp)
+
+
+def over_ranks(sizes: tuple[int, ...], num_ranks: int) -> tuple[int, ...]:
+    """Return the equal shares of ``num_ranks`` context-parallel ranks in bytes, rank by rank."""
+    return tuple([share_of(size, rank, num_ranks) for rank in range(num_ranks) for size in sizes])
+
+
+def _traffic(request: PlanRequest, crew: _Crew) -> tuple[TrafficOf, ...]:
+    """Return what the prefill steps of each prefill worker exchange; () for nothing."""
+    if request.workers.prefill_cp == 1:
+        return ()
+    return tuple(_exchange(request, gpus) for gpus in crew.gpus[: crew.num_prefill])
+
+
+def _exchange(request: PlanRequest, gpus: tuple[int, ...]) -> TrafficOf:
+    workers, geometry = request.workers, request.geometry
+    kv_bytes = kv_element_bytes(request)
+    ranks = [gpus[i : i + workers.tp] for i in range(0, len(gpus), workers.tp)]
+
+    def traffic_of(plan: StepPlan) -> StepTraffic:
+        chunks = [(chunk.num_tokens, chunk.num_history_tokens) for chunk in plan.prefill]
+        sent = step_traffic(workers.cp_exchange, geometry, ranks, chunks, kv_dtype_bytes=kv_bytes)
+        return StepTraffic(sent.overlapped, sent.exposed)
+
+    return traffic_of

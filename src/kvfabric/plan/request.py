@@ -1,71 +1,32 @@
 """What a plan compares: one model, load and GPU fleet over several fabrics."""
 
 from dataclasses import dataclass
-from enum import Enum
 
 from kvfabric.catalog.gpus import Gpu
 from kvfabric.errors import ConfigError, UnsupportedError
 from kvfabric.kvcache.geometry import KVGeometry
 from kvfabric.metrics.latency import Slo
 from kvfabric.perf.roofline import Efficiency
+from kvfabric.plan.failures import WorkerFailure, check_failures
+from kvfabric.plan.pool import PoolRequest
+from kvfabric.plan.worker_request import Placement, WorkerRequest, check_layout, check_servers
 from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.protocol.workload import Workload
 from kvfabric.serving.coordinator_config import HandoffMode, OnExpiry, Reservation
 from kvfabric.serving.router import RoutingPolicy
 from kvfabric.workload.recorded_run import MeasuredRequest
 
-SERVER_GPUS = 8
-
-
-class Placement(Enum):
-    """Where prefill and decode workers stand; it decides which links a hand-off crosses."""
-
-    SPLIT = "split"  # prefill workers in the first servers, decode workers after them
-    INTERLEAVED = "interleaved"  # evenly mixed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRequest:
-    """The workers of the fleet; names as in vLLM.
-
-    Attributes:
-        num_prefill: prefill workers.
-        num_decode: decode workers.
-        tp: GPUs per worker.
-        kv_dtype: ``auto`` or a cache type.
-        weight_dtype: ``auto`` or a weight format.
-        block_size: tokens per KV block.
-        max_num_seqs: most requests per step.
-        max_num_batched_tokens: most tokens per step.
-        max_model_len: most tokens of one request; None: what model and KV memory allow.
-        gpu_memory_utilization: share of the visible memory the engine may use.
-        enable_prefix_caching: find full blocks again by prefix.
-        num_blocks: KV blocks of a worker, the null block included, as an engine reported them; None
-            takes our own sizing.
-        async_scheduling: plan the next step while one runs.
-        num_data_ranks: data-parallel ranks that share the experts of a layer; so many workers of a
-            kind step together.
-    """
-
-    num_prefill: int
-    num_decode: int
-    tp: int = 8
-    kv_dtype: str = "auto"
-    weight_dtype: str = "auto"
-    block_size: int = 64
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 8192
-    max_model_len: int | None = None
-    gpu_memory_utilization: float = 0.9
-    enable_prefix_caching: bool = True
-    num_blocks: int | None = None
-    async_scheduling: bool = False
-    num_data_ranks: int = 1
-
-    @property
-    def num_gpus(self) -> int:
-        """Return the GPUs of the fleet."""
-        return (self.num_prefill + self.num_decode) * self.tp
+__all__ = [
+    "NO_FABRIC",
+    "FabricChoice",
+    "HandoffPolicy",
+    "NetworkRequest",
+    "Placement",
+    "PlanRequest",
+    "WorkerRequest",
+    "check_fleet",
+    "check_plan_request",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +112,12 @@ class PlanRequest:
         handoff: how KV cache gets to decode workers.
         efficiency: of the roofline.
         step_model: step times of every worker; None for the roofline of the GPU.
+        decode_step_model: of decode workers, where they have other GPUs than ``step_model`` is of.
         compare_aggregated: also run the fleet without disaggregation.
         seed: of everything random.
         measured: what a real engine did with the requests of a recorded run.
+        failures: workers that die during the run.
+        kv_pool: prefixes kept outside HBM; None: in HBM only.
     """
 
     name: str
@@ -172,9 +136,22 @@ class PlanRequest:
     handoff: HandoffPolicy = HandoffPolicy()
     efficiency: Efficiency | None = None
     step_model: StepTimeModel | None = None
+    decode_step_model: StepTimeModel | None = None
     compare_aggregated: bool = True
     seed: int = 0
     measured: tuple[MeasuredRequest, ...] = ()
+    failures: tuple[WorkerFailure, ...] = ()
+    kv_pool: PoolRequest | None = None
+
+    @property
+    def has_pool(self) -> bool:
+        """Return whether prefixes outside HBM are kept and can be named by other requests."""
+        return self.kv_pool is not None and self.workload.hash_block_tokens > 0
+
+    @property
+    def uses_fabric(self) -> bool:
+        """Return whether a run moves bytes over a fabric."""
+        return self.workers.num_decode > 0 or (self.has_pool and bool(self.network.fabrics))
 
     @property
     def decode_first(self) -> bool:
@@ -214,18 +191,10 @@ def check_fleet(request: PlanRequest, *, least_decode: int = 0) -> None:
                 hint=f"Write {least} or more",
             )
     _check_data_ranks(request)
-    if SERVER_GPUS % workers.tp:
-        raise ConfigError(
-            f"tp {workers.tp} does not divide the {SERVER_GPUS} GPUs of a server",
-            where="workers.tp",
-            hint="Write 1, 2, 4 or 8",
-        )
-    if workers.num_decode and workers.num_gpus % SERVER_GPUS:
-        raise ConfigError(
-            f"{workers.num_gpus} GPUs do not fill servers of {SERVER_GPUS}",
-            where="workers",
-            hint="Change the number of workers",
-        )
+    check_layout(workers, request.geometry)
+    if request.uses_fabric:
+        check_servers(workers, request.network.placement)
+    check_failures(request.failures, workers.names)
     hash_tokens = request.workload.hash_block_tokens
     if hash_tokens % workers.block_size:
         raise ConfigError(

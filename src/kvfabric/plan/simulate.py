@@ -5,17 +5,16 @@ from dataclasses import dataclass
 
 from kvfabric.errors import ConfigError
 from kvfabric.metrics.percentiles import LatencyDistribution, describe_latencies
-from kvfabric.metrics.summary import RunSummary, summarize
+from kvfabric.metrics.summary import RunSummary
 from kvfabric.plan.compare import (
     Design,
     DesignResult,
-    DesignRun,
     NoNetwork,
     build_fabric,
     design_on,
+    design_run,
 )
-from kvfabric.plan.fleet import Fleet, build_fleet, build_simulation
-from kvfabric.plan.load_state import judge_load
+from kvfabric.plan.fleet import Fleet, build_cluster, build_fleet
 from kvfabric.plan.measured import MeasuredComparison, compare_with_measured
 from kvfabric.plan.request import FabricChoice, PlanRequest, check_fleet
 from kvfabric.plan.step_log import (
@@ -26,7 +25,6 @@ from kvfabric.plan.step_log import (
 )
 from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.protocol.record import Outcome, RequestRecord
-from kvfabric.sim.simulation import RunResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +96,20 @@ def simulate(
         executors.append(LoggedExecutor(model, output_lengths, samples_first_token))
         return executors[-1]
 
-    run = build_simulation(
+    cluster = build_cluster(
         request,
         fleet,
         design.network,
         is_disaggregated=request.workers.num_decode > 0,
         make_executor=logged,
-    ).run(on_progress)
-    result = _result(request, design, run)
+    )
+    run = cluster.simulation.run(on_progress)
+    result = DesignResult(
+        name=design.name,
+        fabric=design.fabric,
+        load_balancing=design.load_balancing,
+        run=design_run(request, design, cluster, run),
+    )
     computed = sum(executor.num_prefill_tokens for executor in executors)
     return SimulatedRun(
         request=request,
@@ -131,29 +135,6 @@ def simulate(
     )
 
 
-def _result(request: PlanRequest, design: Design, run: RunResult) -> DesignResult:
-    decode_first = request.decode_first
-    summary = summarize(
-        run.records, request.workers.num_gpus, request.slo, decode_first=decode_first
-    )
-    design_run = DesignRun(
-        summary=summary,
-        load=judge_load(
-            run.records, num_users=request.workload.num_users, decode_first=decode_first
-        ),
-        busiest_links=tuple(design.network.busiest_links(summary.window_ns, count=5)),
-        num_flows=design.network.num_flows,
-        num_events=run.num_events,
-        log_digest=run.log_digest,
-    )
-    return DesignResult(
-        name=design.name,
-        fabric=design.fabric,
-        load_balancing=design.load_balancing,
-        run=design_run,
-    )
-
-
 def _check_window(request: PlanRequest, window: tuple[int, int] | None) -> None:
     if window is not None and not request.measured:
         raise ConfigError(
@@ -168,7 +149,7 @@ def _design(
 ) -> tuple[Design, tuple[str, ...]]:
     """Return the design to run, and what was chosen without being asked."""
     network = request.network
-    if request.workers.num_decode == 0:
+    if not request.uses_fabric:
         return Design("aggregated", None, None, NoNetwork()), ()
     if not network.fabrics or not network.load_balancing:
         raise ConfigError(

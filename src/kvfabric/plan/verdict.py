@@ -9,6 +9,7 @@ from kvfabric.plan.compare import Comparison, DesignResult
 from kvfabric.plan.fleet import Fleet
 from kvfabric.plan.headroom import decode_headroom
 from kvfabric.plan.load_state import LoadState, Pressure
+from kvfabric.plan.pool import found_in_words
 from kvfabric.plan.request import PlanRequest
 from kvfabric.units import format_ns
 
@@ -28,7 +29,7 @@ class Verdict:
 def judge(comparison: Comparison) -> tuple[Verdict, ...]:
     """Return the findings of a plan, most important first."""
     if all(design.summary.counts.finished == 0 for design in comparison.designs):
-        return (_nothing_served(comparison), *_lost(comparison))
+        return (_nothing_served(comparison), *_failures(comparison), *_lost(comparison))
     return (
         _load(comparison),
         *_decode_headroom(comparison),
@@ -37,6 +38,8 @@ def judge(comparison: Comparison) -> tuple[Verdict, ...]:
         *_balancing(comparison),
         _cost(comparison),
         *_disaggregation(comparison),
+        *_reuse(comparison),
+        *_failures(comparison),
         *_lost(comparison),
     )
 
@@ -45,10 +48,11 @@ def judge_run(request: PlanRequest, fleet: Fleet, result: DesignResult) -> tuple
     """Return the findings of one run, most important first."""
     alone = Comparison(request=request, fleet=fleet, designs=(result,), aggregated=None)
     if result.summary.counts.finished == 0:
-        return (_nothing_served(alone), *_lost(alone))
+        return (_nothing_served(alone), *_failures(alone), *_lost(alone))
     pool = _decode_headroom(alone) if request.workers.num_decode else _preempted(alone)
     has_slo = request.slo.ttft_ns is not None or request.slo.tpot_ns is not None
-    return (_load(alone), *pool, *((_slo(alone),) if has_slo else ()), *_lost(alone))
+    slo = (_slo(alone),) if has_slo else ()
+    return (_load(alone), *pool, *slo, *_failures(alone), *_lost(alone))
 
 
 def _preempted(comparison: Comparison) -> Iterable[Verdict]:
@@ -66,7 +70,9 @@ def _preempted(comparison: Comparison) -> Iterable[Verdict]:
 
 
 def _nothing_served(comparison: Comparison) -> Verdict:
-    longest = comparison.fleet.scheduler.max_model_len
+    longest = min(
+        comparison.fleet.scheduler.max_model_len, comparison.fleet.decode.scheduler.max_model_len
+    )
     text = (
         "Nothing was served: not one request finished. A worker takes requests of up to"
         f" {longest:,} tokens. Latencies and comparisons would mean nothing."
@@ -121,7 +127,7 @@ def _why_bounded(state: LoadState) -> str:
 def _decode_headroom(comparison: Comparison) -> Iterable[Verdict]:
     """Say that batch and hand-offs do not fit into a decode pool together, if that cost time."""
     requests = comparison.request.workload.requests
-    headroom = decode_headroom(comparison.fleet.scheduler, requests)
+    headroom = decode_headroom(comparison.fleet.decode.scheduler, requests)
     if headroom is None or headroom.num_seqs > 0:
         return
     if any(_ran_out_of_blocks(design) for design in comparison.designs):
@@ -247,6 +253,29 @@ def _disaggregation(comparison: Comparison) -> Iterable[Verdict]:
     else:
         text = f"Disaggregation does not pay: {numbers} when every worker does both."
         yield Verdict("disaggregation", "does_not_pay", text)
+
+
+def _reuse(comparison: Comparison) -> Iterable[Verdict]:
+    """Say where the KV pool had prompts, design by design."""
+    for design in _all_designs(comparison):
+        if design.run.pool is not None:
+            text = f"KV pool, {design.name}: {found_in_words(design.run.pool)}."
+            yield Verdict("reuse", "found" if design.run.pool.hit_tokens else "nothing", text)
+
+
+def _failures(comparison: Comparison) -> Iterable[Verdict]:
+    """Say what workers that died cost the requests they had."""
+    failures = comparison.request.failures
+    if not failures:
+        return
+    shown = "; ".join(failure.sentence() for failure in failures[:3])
+    more = f" and {len(failures) - 3} more" if len(failures) > 3 else ""
+    costs = "; ".join(
+        f"{design.name} {design.run.num_restarts:,} restarts, {design.summary.counts.failed:,}"
+        " requests failed"
+        for design in _all_designs(comparison)
+    )
+    yield Verdict("failures", "workers", f"Workers died ({shown}{more}): {costs}.")
 
 
 def _lost(comparison: Comparison) -> Iterable[Verdict]:

@@ -124,8 +124,9 @@ class FaultyCluster:
         if len(worker.plans) == 2:
             return
         decision = worker.scheduler.schedule(self.now_ns)
-        for request_id in decision.reserved:
-            self.act(self.coordinator.on_reserved(request_id, self.now_ns), request_id)
+        for request_id, num_cached in decision.reserved:
+            actions = self.coordinator.on_reserved(request_id, self.now_ns, num_cached)
+            self.act(actions, request_id)
         if decision.plan is not None:
             worker.plans.append(decision.plan)
             self._begin(worker)

@@ -1,6 +1,6 @@
 """The driver that lets anything happen next, with a KV pool whose bytes arrive in any order."""
 
-from faulty_cluster import SCHEDULER, FaultyCluster
+from faulty_cluster import FaultyCluster
 
 from kvfabric.serving.actions import (
     Action,
@@ -35,8 +35,7 @@ class PooledFaultyCluster(FaultyCluster):
         if len(worker.plans) == 2:
             return
         decision = worker.scheduler.schedule(self.now_ns)
-        for request_id in decision.reserved:
-            num_cached = self._num_cached_tokens(worker_id, request_id)
+        for request_id, num_cached in decision.reserved:
             actions = self.coordinator.on_reserved(request_id, self.now_ns, num_cached)
             self.act(actions, request_id)
         if decision.plan is not None:
@@ -44,16 +43,6 @@ class PooledFaultyCluster(FaultyCluster):
             self._begin(worker)
             self._tell_started(worker_id, decision.plan)
         self.observe(worker_id)
-
-    def _num_cached_tokens(self, worker_id: int, request_id: int) -> int:
-        kv = self.workers[worker_id].scheduler.kv
-        cached = kv.pool.prefix_cache.key_by_block
-        num_hits = 0
-        for block in kv.tables[request_id]:
-            if block not in cached:
-                break
-            num_hits += 1
-        return num_hits * SCHEDULER.block_size
 
     def _finish(self, worker_id: int) -> None:
         plans = self.workers[worker_id].plans

@@ -6,6 +6,7 @@ import pytest
 from plan_requests import plain_workload, plan_request
 
 from kvfabric.metrics.percentiles import describe_latencies
+from kvfabric.plan.failures import WorkerFailure
 from kvfabric.plan.request import NO_FABRIC, WorkerRequest
 from kvfabric.plan.simulate import SimulatedRun, simulate
 from kvfabric.plan.step_log import weighted_latencies
@@ -62,3 +63,16 @@ def test_preempted_requests_compute_tokens_again() -> None:
     assert result.summary.num_preemptions > 0
     assert result.num_recomputed_tokens > 0
     assert result.summary.counts.finished == 20
+
+
+def test_steps_of_a_worker_that_died_and_came_back_are_all_counted() -> None:
+    """The steps before its death and those after its return are in one log."""
+    pair = replace(ALONE, num_prefill=2)
+    plan = replace(plan_request(workload=plain_workload(20), workers=pair), network=NO_FABRIC)
+    failure = WorkerFailure(worker="aggregated-0", at_ns=100_000_000, back_after_ns=1_000_000)
+    undisturbed, result = simulate(plan), simulate(replace(plan, failures=(failure,)))
+    assert sum(record.num_restarts for record in result.records) > 0
+    computed = [
+        sum(worker.num_prefill_tokens for worker in run.workers) for run in (undisturbed, result)
+    ]
+    assert computed[1] > computed[0]  # prompts that were computed before its death count twice

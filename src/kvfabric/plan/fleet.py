@@ -41,10 +41,10 @@ def worker_gpus(request: PlanRequest) -> tuple[tuple[int, ...], ...]:
 
 
 def plain_executor(
-    model: StepTimeModel, output_lengths: Mapping[int, int], samples_first_token: bool
+    model: StepTimeModel, lengths: Mapping[int, int], samples_first_token: bool
 ) -> SimExecutor:
     """Return an executor that keeps nothing of what it ran."""
-    return SimExecutor(model, output_lengths, samples_first_token=samples_first_token)
+    return SimExecutor(model, lengths, samples_first_token=samples_first_token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,9 +91,9 @@ def simulate(
     executors: list[LoggedExecutor] = []
 
     def logged(
-        model: StepTimeModel, output_lengths: Mapping[int, int], samples_first_token: bool
+        model: StepTimeModel, lengths: Mapping[int, int], samples_first_token: bool
     ) -> LoggedExecutor:
-        executors.append(LoggedExecutor(model, output_lengths, samples_first_token))
+        executors.append(LoggedExecutor(model, lengths, samples_first_token))
         return executors[-1]
 
     cluster = build_cluster(

@@ -25,10 +25,10 @@ class LoggedExecutor(SimExecutor):
     __slots__ = ("_times", "busy_ns", "gaps", "num_prefill_tokens", "num_steps")
 
     def __init__(
-        self, model: StepTimeModel, output_lengths: Mapping[int, int], samples_first_token: bool
+        self, model: StepTimeModel, lengths: Mapping[int, int], samples_first_token: bool
     ) -> None:
         """Make an idle executor with an empty log."""
-        super().__init__(model, output_lengths, samples_first_token=samples_first_token)
+        super().__init__(model, lengths, samples_first_token=samples_first_token)
         self._times = model
         self.busy_ns = self.num_steps = self.num_prefill_tokens = 0
         self.gaps: dict[int, int] = {}

@@ -10,13 +10,14 @@ What a driver does, beyond carrying out actions in their order:
 - A prefix is fetched: it carries out ``StartRead`` on the memory tier named, ``StartTransfer`` on
   the network, and reports both by ``on_transferred``. Where such an action is ``awaited_by`` a
   request, the step with the first chunk of its prompt is not complete before that, or before it is
-  cancelled. It calls ``on_reserved`` with the prompt tokens whose blocks were found in HBM.
+  cancelled. It passes on ``Decision.reserved``: the prompt tokens whose blocks were found in HBM.
 - A worker dies: it drops the worker's scheduler, executor and pending events, then calls
   ``on_worker_lost``. No action that follows names the worker, and no event of it is passed on. When
   the worker is back, with a new scheduler and executor, it calls ``on_worker_joined``.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvfabric.protocol.record import RequestRecord
 from kvfabric.protocol.transfer import TransferPlan
@@ -34,8 +35,7 @@ class IncomingRequest:
     namespace: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SendCommand:
+class SendCommand(NamedTuple):
     """Pass a command to a worker's scheduler."""
 
     worker: int

@@ -261,7 +261,9 @@ class PrefixFetches:
     def may_queue_again(self, timeline: Timeline) -> bool:
         """Return whether a request may be queued again although its fetch has begun.
 
-        Not if the worker may have run it already and would have sampled tokens for it.
+        Not if the worker may have run it already and would have sampled tokens for it: with two
+        steps out, a request that the second one preempted is gone at once when it is cancelled, and
+        the first may still sample a token under the same id after it was added again.
         """
         is_before = self._config.fetch_mode is FetchMode.BEFORE
         return is_before or timeline.goal is Goal.PREFILL

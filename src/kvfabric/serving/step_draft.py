@@ -1,10 +1,23 @@
 """A step while it is being planned."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kvfabric.protocol.step import PrefillChunk
 from kvfabric.serving.commands import PrefillStarted
 from kvfabric.serving.request import Request
+
+
+class Reserved(NamedTuple):
+    """A request whose blocks for received KV are newly reserved.
+
+    Attributes:
+        request_id: whose blocks.
+        num_cached_tokens: tokens of its prompt, from the front, whose blocks were found here.
+    """
+
+    request_id: int
+    num_cached_tokens: int
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +41,7 @@ class StepDraft:
     chunks: list[PrefillChunk] = field(default_factory=list[PrefillChunk])
     prompts: list[tuple[Request, bool]] = field(default_factory=list[tuple[Request, bool]])
     received: list[Request] = field(default_factory=list[Request])
-    reserved: list[int] = field(default_factory=list[int])
+    reserved: list[Reserved] = field(default_factory=list[Reserved])
     started: list[PrefillStarted] = field(default_factory=list[PrefillStarted])
 
     def next_tokens(self, request: Request) -> int:

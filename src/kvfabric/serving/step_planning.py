@@ -16,8 +16,10 @@ from kvfabric.protocol.step import DecodeJoin, PrefillChunk, StepPlan
 from kvfabric.serving.commands import PrefillStarted
 from kvfabric.serving.request import Goal, Request, RequestState
 from kvfabric.serving.scheduler_state import SchedulerState
-from kvfabric.serving.step_draft import StepDraft
+from kvfabric.serving.step_draft import Reserved, StepDraft
 from kvfabric.serving.step_out import StepOut
+
+__all__ = ["MAX_STEPS_OUT", "NO_STEP", "Decision", "Reserved", "StepPlanning"]
 
 MAX_STEPS_OUT = 2
 
@@ -32,7 +34,7 @@ class Decision(NamedTuple):
     """
 
     plan: StepPlan | None
-    reserved: tuple[int, ...] = ()
+    reserved: tuple[Reserved, ...] = ()
     started: tuple[PrefillStarted, ...] = ()
 
 
@@ -168,7 +170,7 @@ class StepPlanning(SchedulerState):
         self._waiting.pop()
         request.state = RequestState.AWAITING_KV
         request.num_computed = len(hits) * self.kv.block_size
-        draft.reserved.append(request.request_id)
+        draft.reserved.append(Reserved(request.request_id, request.num_computed))
         return True
 
     def _start_prefill(self, draft: StepDraft, request: Request) -> bool:

@@ -61,14 +61,13 @@ class SimExecutor:
         self.end_ns = 0  # of the plan that runs
         self.num_iterations = 0
 
-    def empty_twin(self) -> "SimExecutor":
-        """Return an idle executor of the same settings, in the place of one that died."""
-        return SimExecutor(
-            self._model,
-            self._output_lengths,
-            samples_first_token=self._samples_first_token,
-            max_iterations=self._max_iterations,
-        )
+    def lose_all(self) -> None:
+        """Forget every request and the plan that runs: the GPUs died. What they ran is history."""
+        self._produced.clear()
+        self._end_tick.clear()
+        self._ends.clear()
+        self._plan = None
+        self.is_running = False
 
     @property
     def plan(self) -> StepPlan:

@@ -60,9 +60,9 @@ class SimWorker:
     signal: WorkerSignal | None = None
 
     def reset(self) -> None:
-        """Put an empty scheduler and executor in the place of those that died."""
+        """Put an empty scheduler in the place of the one that died, and empty the executor."""
         self.scheduler = self.scheduler.empty_twin()
-        self.executor = self.executor.empty_twin()
+        self.executor.lose_all()
         self.version += 1
         self.planned = None
         self.signal = None

@@ -1,0 +1,164 @@
+"""Steps of workers in virtual time: begin, cut short, and what they wait for.
+
+The lowest of the three layers of a simulation, see ``simulation``. It never asks the control.
+"""
+
+import hashlib
+import heapq
+from collections.abc import Mapping, Sequence
+
+from kvfabric.protocol.ports import Network
+from kvfabric.protocol.step import StepPlan
+from kvfabric.protocol.transfer import RankTransfer, TransferPlan
+from kvfabric.sim.phases import FIRST_STEP_TRANSFER, MAX_LAYER_GROUPS, Phase
+from kvfabric.sim.simulation_config import SimulationConfig
+from kvfabric.sim.worker import SimWorker
+
+
+class StepDriver:
+    """Workers, the network and the instants at which something will happen to them."""
+
+    def __init__(
+        self,
+        config: SimulationConfig,
+        workers: Sequence[SimWorker],
+        network: Network,
+        num_layer_groups: int,
+    ) -> None:
+        """Start at time 0 with nothing to happen.
+
+        Args:
+            config: delays of the world.
+            workers: in the order of their ids.
+            network: moves hand-offs and what steps exchange.
+            num_layer_groups: in how many parts a prefill step is reported; 0 if in none.
+        """
+        assert num_layer_groups <= MAX_LAYER_GROUPS, "too many layer groups"
+        self._config = config
+        self._workers = workers
+        for group in config.lockstep:
+            for worker_id in group:
+                self._workers[worker_id].lockstep = group
+        self._network = network
+        self._network_ns: int | None = None  # of its next completion
+        self._num_layer_groups = num_layer_groups
+        self._heap: list[tuple[int, int, int, int]] = []  # (time, phase, id, version)
+        self._now_ns = 0
+        self._num_events = 0
+        self._num_iterations = 0
+        self._log = hashlib.sha256()
+        self._dirty: set[int] = set()  # workers that something happened to
+        self._worker_of_transfer: dict[int, int] = {}  # of those that a step waits for
+        self._next_step_transfer = FIRST_STEP_TRANSFER
+        self._awaiting: dict[int, int] = {}  # fetches to the request whose first step awaits them
+
+    # ------------------------------------------------------------------ time
+
+    def _push(self, time_ns: int, phase: Phase, ident: int, version: int = 0) -> None:
+        heapq.heappush(self._heap, (time_ns, phase, ident, version))
+
+    def _note(self, kind: str, ident: int, other: int = -1) -> None:
+        """Add a line to the digest of everything that happened (INV-7)."""
+        self._log.update(b"%d %b %d %d\n" % (self._now_ns, kind.encode(), ident, other))
+
+    # ------------------------------------------------------------------ network
+
+    def _start_transfer(self, transfer: TransferPlan) -> None:
+        self._network.start(transfer, self._now_ns)
+        self._network_ns = self._network.next_completion_ns()
+
+    def _cancel_transfer(self, transfer_id: int) -> None:
+        self._network.cancel(transfer_id, self._now_ns)
+        self._network_ns = self._network.next_completion_ns()
+
+    # ------------------------------------------------------------------ begin
+
+    def _begin(self, worker_id: int, plan: StepPlan) -> None:
+        worker = self._workers[worker_id]
+        worker.planned = None
+        worker.executor.start(plan, self._now_ns, worker.scheduler.run_length())
+        self._expect_end(worker_id)
+        if plan.prefill:
+            if self._awaiting:
+                self._await_fetches(worker_id, plan)
+            if self._num_layer_groups:
+                self._expect_layers(worker_id)
+            if worker.traffic_of is not None:
+                traffic = worker.traffic_of(plan)
+                worker.exposed = traffic.exposed
+                if traffic.overlapped:
+                    self._exchange(worker_id, traffic.overlapped)
+
+    def _start_together(self, started: Mapping[int, SimWorker]) -> None:
+        """Start the planned steps of a lockstep group; all end with the longest."""
+        for worker in started.values():
+            assert worker.planned is not None
+            worker.executor.start(worker.planned, self._now_ns)
+            worker.planned = None
+        end_ns = max((worker.executor.end_ns for worker in started.values()), default=0)
+        for worker_id, worker in started.items():
+            worker.executor.end_ns = end_ns
+            self._expect_end(worker_id)
+            self._dirty.add(worker_id)
+            if self._awaiting:
+                self._await_fetches(worker_id, worker.executor.plan)
+
+    def _expect_layers(self, worker_id: int) -> None:
+        """Await the end of every layer group but the last, which ends with the step."""
+        worker, num_groups = self._workers[worker_id], self._num_layer_groups
+        start_ns = worker.executor.start_ns
+        duration_ns = worker.executor.end_ns - start_ns
+        for group in range(num_groups - 1):
+            ready_ns = start_ns + duration_ns * (group + 1) // num_groups
+            ident = worker_id * MAX_LAYER_GROUPS + group
+            self._push(ready_ns, Phase.LAYERS_READY, ident, worker.version)
+
+    def _exchange(self, worker_id: int, parts: tuple[RankTransfer, ...]) -> None:
+        """Move what the GPUs of a worker exchange; its step waits for it."""
+        transfer_id = self._next_step_transfer
+        self._next_step_transfer += 1
+        self._worker_of_transfer[transfer_id] = worker_id
+        self._workers[worker_id].awaited.add(transfer_id)
+        self._start_transfer(TransferPlan(transfer_id, parts))
+
+    def _expect_end(self, worker_id: int) -> None:
+        """Await the end of the step that runs and, where the next is planned ahead, that moment."""
+        worker, executor = self._workers[worker_id], self._workers[worker_id].executor
+        worker.version += 1
+        self._push(executor.end_ns, Phase.STEP_DONE, worker_id, worker.version)
+        if self._config.async_scheduling:
+            if executor.num_iterations == 1:
+                worker.may_plan = True
+            else:
+                plan_ns = executor.last_iteration_ns
+                self._push(plan_ns, Phase.PLAN_AHEAD, worker_id, worker.version)
+
+    # ------------------------------------------------------------------ wait
+
+    def _await_fetches(self, worker_id: int, plan: StepPlan) -> None:
+        """Let a step wait for the prefixes of the prompts it computes that are under way."""
+        requests = {chunk.request_id for chunk in plan.prefill}
+        for transfer_id, request_id in self._awaiting.items():
+            if request_id in requests:
+                self._worker_of_transfer[transfer_id] = worker_id
+                self._workers[worker_id].awaited.add(transfer_id)
+
+    # ------------------------------------------------------------------ cut short
+
+    def _iteration_end_ns(self, worker: SimWorker) -> int:
+        """Return when the iteration under way ends, now if none is."""
+        for member in worker.lockstep:
+            if self._workers[member].executor.is_running:
+                return max(self._now_ns, self._workers[member].executor.end_ns)
+        if worker.is_computed or not worker.executor.is_running:
+            return self._now_ns  # or later, where the step still waits for bytes
+        return worker.executor.iteration_end_ns(self._now_ns)
+
+    def _make_room(self, worker_id: int) -> None:
+        """Cut a run short where something new may change the next step."""
+        worker = self._workers[worker_id]
+        num_ahead = 1 if self._config.async_scheduling else 0
+        if worker.scheduler.should_interrupt() and worker.executor.interrupt(
+            self._now_ns, num_ahead=num_ahead
+        ):
+            self._expect_end(worker_id)

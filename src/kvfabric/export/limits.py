@@ -31,15 +31,20 @@ def not_modelled(request: PlanRequest) -> Iterator[str]:
         )
         yield "what transports lose: a lone hand-off fills its NICs"
         yield "other traffic on the fabric, and its latency of microseconds"
-        if request.handoff.mode is HandoffMode.WHOLE_PROMPT:
-            yield "layer-wise streaming of the KV cache (handoff.mode layer_wise)"
-    if not request.workers.async_scheduling:
-        yield "asynchronous scheduling (workers.async_scheduling)"
+    yield from not_asked_for(request)
     yield "the front end of the engine: tokenizer, HTTP, detokenizer"
     yield "speculative decoding, LoRA"
     if request.has_pool:
         yield "the time of writes to host memory and storage"
     yield not_failing(request)
+
+
+def not_asked_for(request: PlanRequest) -> Iterator[str]:
+    """Yield what the scenario could ask for and did not."""
+    if request.workers.num_decode and request.handoff.mode is HandoffMode.WHOLE_PROMPT:
+        yield "layer-wise streaming of the KV cache (handoff.mode layer_wise)"
+    if not request.workers.async_scheduling:
+        yield "asynchronous scheduling (workers.async_scheduling)"
 
 
 def not_failing(request: PlanRequest) -> str:

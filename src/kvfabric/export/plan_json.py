@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from kvfabric import __version__
-from kvfabric.export.limits import not_failing
+from kvfabric.export.limits import not_asked_for, not_failing
 from kvfabric.metrics.summary import summary_to_dict
 from kvfabric.plan.bom import bom_to_dict
 from kvfabric.plan.compare import Comparison, DesignResult, FabricFacts
@@ -19,14 +19,14 @@ NOT_MODELLED = (
     "what transports lose: a lone hand-off fills its NICs (a published system reached 74 %)",
     "expert parallelism: prefill of mixture-of-experts models is 1.6 to 2 times too fast",
     "propagation and switch latency (microseconds beside transfers of milliseconds)",
-    "asynchronous scheduling, speculative decoding, LoRA, and layer-wise streaming of the KV cache",
+    "speculative decoding, LoRA",
     "other traffic on the fabric (collectives, storage)",
 )
 
 
 def plan_not_modelled(request: PlanRequest) -> tuple[str, ...]:
     """Return what the runs of a plan leave out."""
-    return (*NOT_MODELLED, not_failing(request))
+    return (*NOT_MODELLED, *not_asked_for(request), not_failing(request))
 
 
 def comparison_to_dict(comparison: Comparison, verdicts: tuple[Verdict, ...]) -> dict[str, object]:

@@ -8,6 +8,7 @@ It comes in three layers: ``steps`` (steps of workers and what they wait for), `
 (what the control asks for), and this one: time, and what happens in the world.
 """
 
+import gc
 import heapq
 from collections.abc import Callable, Sequence
 
@@ -88,15 +89,14 @@ class Simulation(ActionRunner):
             on_progress: called with the number of requests that have ended.
             check: assert every invariant after every instant (slow).
         """
-        while (now_ns := self._next_instant_ns()) is not None:
-            assert now_ns >= self._now_ns, "time never decreases (INV-3)"
-            self._now_ns = now_ns
-            num_ended = len(self._records)
-            self._apply_instant()
-            if check:
-                self.check_invariants()
-            if on_progress is not None and len(self._records) > num_ended:
-                on_progress(len(self._records))
+        # A run makes many objects and no cycles: looking for some costs 15 % and finds none.
+        is_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self._run(on_progress, check=check)
+        finally:
+            if is_collecting:
+                gc.enable()
         records = self._records + self._coordinator.unfinished()
         records.sort(key=lambda record: record.request_id)
         return RunResult(
@@ -108,6 +108,17 @@ class Simulation(ActionRunner):
             + sum(worker.scheduler.num_preemptions for worker in self._workers),
             log_digest=self._log.hexdigest(),
         )
+
+    def _run(self, on_progress: Callable[[int], None] | None, *, check: bool) -> None:
+        while (now_ns := self._next_instant_ns()) is not None:
+            assert now_ns >= self._now_ns, "time never decreases (INV-3)"
+            self._now_ns = now_ns
+            num_ended = len(self._records)
+            self._apply_instant()
+            if check:
+                self.check_invariants()
+            if on_progress is not None and len(self._records) > num_ended:
+                on_progress(len(self._records))
 
     @property
     def num_held_blocks(self) -> int:

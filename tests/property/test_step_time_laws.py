@@ -1,6 +1,5 @@
 """Laws of step times: cutting, monotonicity, exact search, and no work for free."""
 
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -306,7 +306,8 @@ def test_tensor_parallel_profile_needs_the_cost_of_collectives(
     Path(path).write_text(RECORDED.replace("tp: 1", "tp: 2"))
     ran = run(capsys, "simulate", path)
     assert ran.code == 2
-    assert "no cost of their collectives" in ran.err
+    assert "perf.collectives: 2 ranks and no cost of their collectives" in ran.err
+    assert "nvlink-h100" in ran.err
 
 
 def test_data_parallel_ranks_come_in_groups(tmp_path: Path, capsys: Capture) -> None:

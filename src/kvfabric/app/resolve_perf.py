@@ -66,10 +66,17 @@ def step_model(
 
 
 def _collectives(perf: ProfilePerf, num_ranks: int, name: str) -> CollectiveModel | None:
-    """Return what talking among so many ranks takes; None for one rank, or where it is not said."""
+    """Return what talking among so many ranks takes; None for one rank."""
     given = perf.collectives
-    if num_ranks == 1 or given is None:
+    if num_ranks == 1:
         return None
+    if given is None:
+        raise ConfigError(
+            f"{num_ranks} ranks and no cost of their collectives",
+            where=f"{name}: perf.collectives",
+            hint="Write a preset (nvlink-h100, pcie-host or pcie-peer), or alpha, bus_bandwidth and"
+            " the source of both",
+        )
     if isinstance(given, Collectives):
         return AnalyticCollectives(
             num_ranks=num_ranks,

@@ -70,7 +70,6 @@ def pool_config(pool: PoolCluster) -> KvPoolConfig:
         storage = TierSpec(
             capacity_blocks=pool.storage_blocks,
             read_bps=pool.storage_bps,
-            write_bps=pool.storage_bps,
         )
     hbm_tokens = (cluster.num_blocks - 1) * cluster.block_size
     return KvPoolConfig(
@@ -79,9 +78,7 @@ def pool_config(pool: PoolCluster) -> KvPoolConfig:
             tuple(range(s * gpus_per_server, (s + 1) * gpus_per_server)) for s in range(num_servers)
         ),
         hbm_blocks=hbm_tokens // cluster.hash_block_tokens if cluster.prefix_caching else 0,
-        host=TierSpec(
-            capacity_blocks=pool.host_blocks, read_bps=pool.host_bps, write_bps=pool.host_bps
-        ),
+        host=TierSpec(capacity_blocks=pool.host_blocks, read_bps=pool.host_bps),
         storage=storage,
         policy=pool.write,
         placement=PlacementConfig(

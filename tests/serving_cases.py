@@ -3,6 +3,7 @@
 from clusters import Cluster
 from hypothesis import strategies as st
 
+from kvfabric.protocol.record import RequestRecord
 from kvfabric.protocol.workload import RequestSpec
 from kvfabric.serving.coordinator_config import HandoffMode, Reservation
 from kvfabric.serving.router import RoutingPolicy
@@ -69,3 +70,22 @@ def limit(spec: RequestSpec, cluster: Cluster) -> int:
     """Return the most output tokens the control allows a request."""
     room = cluster.max_model_len - spec.num_prompt_tokens
     return room if spec.max_tokens is None else min(spec.max_tokens, room)
+
+
+def assert_ordered(record: RequestRecord) -> None:
+    """INV-3: the instants of a request never run backwards; blocks are reserved before KV moves."""
+    instants = [
+        record.arrival_ns,
+        record.routed_ns,
+        record.queued_ns,
+        record.prefill_start_ns,
+        record.prefill_end_ns,
+        record.transferred_ns,
+        record.first_token_ns,
+        record.finished_ns,
+    ]
+    known = [instant for instant in instants if instant is not None]
+    assert known == sorted(known)
+    if record.reserved_ns is not None and record.transferred_ns is not None:
+        assert record.routed_ns is not None
+        assert record.routed_ns <= record.reserved_ns <= record.transferred_ns

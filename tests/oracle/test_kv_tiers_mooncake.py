@@ -32,7 +32,7 @@ def _prompts(trace: str) -> list[list[int]]:
 
 
 def _tier(num_blocks: int) -> TierSpec:
-    return TierSpec(capacity_blocks=num_blocks, read_bps=1, write_bps=1)
+    return TierSpec(capacity_blocks=num_blocks, read_bps=1)
 
 
 def _percent(hits: int, prompts: list[list[int]]) -> float:

@@ -32,8 +32,8 @@ def pool_config(
         worker_servers=servers,
         server_gpus=((0, 1, 2, 3), *((2 * w, 2 * w + 1) for w in range(2, num_workers))),
         hbm_blocks=hbm_blocks,
-        host=TierSpec(capacity_blocks=8, read_bps=1, write_bps=1),
-        storage=TierSpec(capacity_blocks=24, read_bps=1, write_bps=1),
+        host=TierSpec(capacity_blocks=8, read_bps=1),
+        storage=TierSpec(capacity_blocks=24, read_bps=1),
         policy=WritePolicy.THROUGH,
         placement=PlacementConfig(
             policy=PlacementPolicy.LEAST_LOADED,

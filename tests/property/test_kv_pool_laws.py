@@ -86,9 +86,7 @@ class Cluster:
         self.policy = policy
         self.num_servers = 3
         sizes = [self.rng.randint(2, 30) for _ in range(3)]
-        host, storage = (
-            TierSpec(capacity_blocks=size, read_bps=1, write_bps=1) for size in sizes[1:]
-        )
+        host, storage = (TierSpec(capacity_blocks=size, read_bps=1) for size in sizes[1:])
         self.capacity = {STORAGE: sizes[2], **dict.fromkeys(range(3), sizes[1])}
         self.pool = PrefixPool(3, host, storage if with_storage else None, policy=policy)
         self.hbm = [LruKeys(sizes[0]) for _ in range(3)]

@@ -8,31 +8,19 @@ from clusters import workload_of as workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_scheduler import Job, Limits, simulate
-from serving_cases import HASH_TOKENS, cancellations, clusters, limit, requests
+from serving_cases import (
+    HASH_TOKENS,
+    assert_ordered,
+    cancellations,
+    clusters,
+    limit,
+    requests,
+)
 
-from kvfabric.protocol.record import Outcome, RequestRecord
+from kvfabric.protocol.record import Outcome
 from kvfabric.protocol.step import StepShape
 from kvfabric.protocol.workload import RequestSpec
 from kvfabric.sim.simulation import RunResult
-
-
-def assert_ordered(record: RequestRecord) -> None:
-    """INV-3: the instants of a request never run backwards; blocks are reserved before KV moves."""
-    instants = [
-        record.arrival_ns,
-        record.routed_ns,
-        record.queued_ns,
-        record.prefill_start_ns,
-        record.prefill_end_ns,
-        record.transferred_ns,
-        record.first_token_ns,
-        record.finished_ns,
-    ]
-    known = [instant for instant in instants if instant is not None]
-    assert known == sorted(known)
-    if record.reserved_ns is not None and record.transferred_ns is not None:
-        assert record.routed_ns is not None
-        assert record.routed_ns <= record.reserved_ns <= record.transferred_ns
 
 
 @settings(max_examples=60)

@@ -21,8 +21,6 @@ from kvfabric.perf.context_parallel import (
     CpExchange,
     CpRound,
     attention_heads,
-    exchange_delay_ns,
-    fewest_ring_bytes,
     layer_rounds,
     split_tokens,
     step_traffic,
@@ -135,31 +133,9 @@ def test_only_rings_overlap_with_attention() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("num_new", "num_cached", "expected"),
-    [
-        # 2 Hkv / Hq = 1/4 for 64 query and 8 KV heads.
-        (1_000, 0, CpExchange.RING_KV),
-        (1_000, 3_000, CpExchange.RING_KV),
-        (1_000, 3_001, CpExchange.RING_Q),
-        (1, 100_000, CpExchange.RING_Q),
-    ],
-)
-def test_ring_passes_on_what_is_smaller(
-    num_new: int, num_cached: int, expected: CpExchange
-) -> None:
-    assert fewest_ring_bytes(HEADS, num_new, num_cached) is expected
-
-
 def test_partial_outputs_carry_their_log_sum_exp() -> None:
     heads = attention_heads(LAYER)
     assert heads.token_partial_bytes == 64 * (128 * 2 + 4)
-
-
-def test_tensor_parallel_gpus_share_the_heads() -> None:
-    heads = attention_heads(LAYER, tp=8)
-    assert (heads.num_query_heads, heads.token_kv_bytes) == (8, 2 * 128 * 2)
-    assert attention_heads(LAYER, tp=16).token_kv_bytes == 2 * 128 * 2  # one whole head
 
 
 def test_latent_passes_as_one_head() -> None:
@@ -168,8 +144,12 @@ def test_latent_passes_as_one_head() -> None:
     assert heads.token_kv_bytes == 576 * 2
     # 16 of 128 heads query the latent of 576 elements each: KV is far smaller.
     assert heads.token_query_bytes == 16 * 576 * 2
-    assert fewest_ring_bytes(heads, 1, 15) is CpExchange.RING_KV
-    assert fewest_ring_bytes(heads, 1, 16) is CpExchange.RING_Q
+
+
+def test_tensor_parallel_gpus_share_the_heads() -> None:
+    heads = attention_heads(LAYER, tp=8)
+    assert (heads.num_query_heads, heads.token_kv_bytes) == (8, 2 * 128 * 2)
+    assert attention_heads(LAYER, tp=16).token_kv_bytes == 2 * 128 * 2  # one whole head
 
 
 def test_all_to_all_repeats_kv_heads_on_more_ranks_than_heads() -> None:
@@ -239,14 +219,3 @@ def test_sliding_layers_pass_on_no_more_history_than_their_window() -> None:
 def test_lone_rank_exchanges_nothing() -> None:
     traffic = step_traffic(CpExchange.ULYSSES, LLAMA_70B, TWO_SERVERS[:1], [(8_192, 0)])
     assert traffic.overlapped == traffic.exposed == ()
-
-
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
-@pytest.mark.parametrize(("attend", "move"), [(10, 3), (10, 10), (10, 17)])
-def test_delay_is_that_of_a_ring_stepped_through(num_ranks: int, attend: int, move: int) -> None:
-    # N - 1 rounds that compute on one shard and pass it on at once, then the last shard.
-    length = (num_ranks - 1) * max(attend, move) + attend
-    attention_ns = attend * num_ranks
-    moving_ns = move * (num_ranks - 1)
-    assert exchange_delay_ns(moving_ns, 0, attention_ns, num_ranks) == length - attention_ns
-    assert exchange_delay_ns(moving_ns, 9, attention_ns, num_ranks) == length - attention_ns + 9

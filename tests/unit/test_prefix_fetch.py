@@ -221,4 +221,4 @@ def test_pool_of_other_workers_or_other_blocks_is_refused() -> None:
         replace(pool, server_gpus=((0,), ()))
     with pytest.raises(ConfigError, match="without a storage tier"):
         replace(pool, placement=replace(pool.placement, storage_read_bps=1))
-    assert replace(pool, storage=TierSpec(capacity_blocks=1, read_bps=1, write_bps=1)).storage
+    assert replace(pool, storage=TierSpec(capacity_blocks=1, read_bps=1)).storage

@@ -6,14 +6,12 @@ import pytest
 
 from kvfabric.errors import ConfigError
 from kvfabric.kvcache.tiers import STORAGE
-from kvfabric.protocol.transfer import RankTransfer
 from kvfabric.serving.kv_directory import PrefixSources
 from kvfabric.serving.prefix_placement import (
     OWN_HOST,
     Fetch,
     PlacementConfig,
     PlacementPolicy,
-    fetch_transfers,
     overlapped_ns,
     place_prompt,
     usable_blocks,
@@ -163,12 +161,6 @@ def test_overlap_makes_fetches_worth_more() -> None:
     config = replace(CONFIG, num_layers=10)
     placed = place_prompt(config, 250, [group], [0])
     assert (placed.fetch_ns, placed.prefill_ns, placed.total_ns) == (400, 500, 540)
-
-
-def test_fetch_becomes_one_flow_per_rank_with_bytes() -> None:
-    fetch = Fetch(3, 0, 2, 200)
-    flows = fetch_transfers(fetch, [24, 25], [8, 9], lambda tokens: (tokens * 4, 0))
-    assert flows == (RankTransfer(24, 8, 800),)
 
 
 def test_impossible_settings_are_refused() -> None:

@@ -3,8 +3,8 @@
 from kvfabric.kvcache.tier_links import TierLinks
 from kvfabric.kvcache.tiers import STORAGE, TierSpec
 
-HOST = TierSpec(capacity_blocks=1, read_bps=8_000_000_000, write_bps=1)  # a byte per ns
-SLOW = TierSpec(capacity_blocks=1, read_bps=4_000_000_000, write_bps=1)
+HOST = TierSpec(capacity_blocks=1, read_bps=8_000_000_000)  # a byte per ns
+SLOW = TierSpec(capacity_blocks=1, read_bps=4_000_000_000)
 
 
 def test_reads_of_one_server_follow_each_other() -> None:

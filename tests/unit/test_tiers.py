@@ -3,7 +3,6 @@
 import pytest
 
 from kvfabric.errors import CapacityError, ConfigError
-from kvfabric.kvcache.block_keys import block_keys
 from kvfabric.kvcache.tier_lru import LruKeys
 from kvfabric.kvcache.tiers import (
     STORAGE,
@@ -11,33 +10,32 @@ from kvfabric.kvcache.tiers import (
     TierChange,
     TierSpec,
     WritePolicy,
-    shareable_keys,
 )
 
-ONE = TierSpec(capacity_blocks=2, read_bps=8, write_bps=4)
+ONE = TierSpec(capacity_blocks=2, read_bps=8)
 
 
 def test_tier_of_bytes_holds_whole_blocks() -> None:
     # 1 TB of host memory, Llama-3-70B: 327,680 bytes per token, 512 tokens per block.
-    tier = TierSpec.of_bytes(10**12, 512 * 327_680, read_bps=8, write_bps=8)
+    tier = TierSpec.of_bytes(10**12, 512 * 327_680, read_bps=8)
     assert tier.capacity_blocks == 5_960
 
 
-def test_lone_read_and_write_take_bytes_over_rate() -> None:
-    assert (ONE.read_ns(3), ONE.write_ns(3)) == (3 * 10**9, 6 * 10**9)
+def test_lone_read_takes_bytes_over_rate() -> None:
+    assert ONE.read_ns(3) == 3 * 10**9
 
 
 @pytest.mark.parametrize(("blocks", "rate"), [(0, 1), (1, 0)])
 def test_tier_without_room_or_rate_is_refused(blocks: int, rate: int) -> None:
     with pytest.raises(ConfigError, match="memory tier"):
-        TierSpec(capacity_blocks=blocks, read_bps=rate, write_bps=rate)
+        TierSpec(capacity_blocks=blocks, read_bps=rate)
 
 
 def test_tier_smaller_than_a_block_is_refused() -> None:
     with pytest.raises(ConfigError, match="memory tier of 0 blocks"):
-        TierSpec.of_bytes(10, 11, read_bps=1, write_bps=1)
+        TierSpec.of_bytes(10, 11, read_bps=1)
     with pytest.raises(ConfigError, match="KV block of 0 bytes"):
-        TierSpec.of_bytes(10, 0, read_bps=1, write_bps=1)
+        TierSpec.of_bytes(10, 0, read_bps=1)
     with pytest.raises(CapacityError, match="holds no prefix"):
         LruKeys(0)
 
@@ -84,12 +82,3 @@ def test_lost_server_forgets_all() -> None:
     assert pool.lose_server(0) == [TierChange(0, (), [2, 1])]
     assert pool.lose_server(0) == []
     assert pool.match(0, [1]) == 0
-
-
-def test_only_full_blocks_that_others_can_name_are_shareable() -> None:
-    # 1,200 prompt tokens under hashes of 512, the third partial; 300 tokens of output behind.
-    keys = block_keys(
-        7, (11, 12, 13), num_prompt_tokens=1_200, hash_block_tokens=512, block_size=64
-    )
-    assert shareable_keys(keys, 1_500, 64) == keys.keys(0, 18)
-    assert shareable_keys(keys, 130, 64) == keys.keys(0, 2)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kvfabric.errors import ConfigError
-from kvfabric.kvcache.block_keys import BlockKeys
 from kvfabric.kvcache.tier_lru import LruKeys
 from kvfabric.units import NS_PER_S, ceil_div
 
@@ -28,17 +27,15 @@ class WritePolicy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSpec:
-    """One memory tier.
+    """One memory tier. Writes take no time.
 
     Attributes:
         capacity_blocks: most blocks held.
         read_bps: bit/s at which blocks leave it.
-        write_bps: bit/s at which blocks enter it.
     """
 
     capacity_blocks: int
     read_bps: int
-    write_bps: int
 
     def __post_init__(self) -> None:
         """Refuse what holds or moves nothing."""
@@ -47,30 +44,22 @@ class TierSpec:
                 f"memory tier of {self.capacity_blocks} blocks",
                 hint="Write a capacity of at least one block, or leave the tier out",
             )
-        if self.read_bps < 1 or self.write_bps < 1:
+        if self.read_bps < 1:
             raise ConfigError(
-                f"memory tier at {self.read_bps} bit/s read, {self.write_bps} bit/s write",
-                hint="Write rates above 0",
+                f"memory tier read at {self.read_bps} bit/s",
+                hint="Write a rate above 0",
             )
 
     @classmethod
-    def of_bytes(
-        cls, capacity_bytes: int, block_bytes: int, *, read_bps: int, write_bps: int
-    ) -> "TierSpec":
+    def of_bytes(cls, capacity_bytes: int, block_bytes: int, *, read_bps: int) -> "TierSpec":
         """Return a tier of this many bytes; ``block_bytes`` are those of one block on all ranks."""
         if block_bytes < 1:
             raise ConfigError(f"KV block of {block_bytes} bytes", hint="Write a size above 0")
-        return cls(
-            capacity_blocks=capacity_bytes // block_bytes, read_bps=read_bps, write_bps=write_bps
-        )
+        return cls(capacity_blocks=capacity_bytes // block_bytes, read_bps=read_bps)
 
     def read_ns(self, num_bytes: int) -> int:
         """Return the time of a lone read, rounded up."""
         return ceil_div(num_bytes * 8 * NS_PER_S, self.read_bps)
-
-    def write_ns(self, num_bytes: int) -> int:
-        """Return the time of a lone write, rounded up."""
-        return ceil_div(num_bytes * 8 * NS_PER_S, self.write_bps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +180,3 @@ class PrefixPool:
 def _write(tier: LruKeys, server: int, keys: Sequence[int]) -> TierChange:
     added, dropped = tier.put(keys)
     return TierChange(server, added, dropped)
-
-
-def shareable_keys(keys: BlockKeys, num_tokens: int, block_size: int) -> list[int]:
-    """Return the keys of the full blocks of a context that another request can name."""
-    return keys.keys(0, min(keys.num_known, num_tokens // block_size))

@@ -1,9 +1,9 @@
 """What the ranks of a context-parallel prefill exchange in each layer, as flows between ranks.
 
 A chunk's tokens are split over N ranks, and so is the cached history before it. Formulas per layer
-and GPU, with S new and P cached tokens (source: context parallelism for million-token inference,
-arXiv 2411.01783, for the rings and the rule
-between them; Ulysses, arXiv 2309.14509; S split evenly):
+and GPU, with S new and P cached tokens, S split evenly (rings: context parallelism for
+million-token inference, arXiv 2411.01783; all-to-all: Ulysses, arXiv 2309.14509; both as quoted in
+secondary notes, the papers were not read again):
 
 * pass-KV, ring or all-gather: ``(N - 1) / N x (S + P) x KV bytes``;
 * pass-Q: ``(N - 1) / N x S x query bytes`` round the ring, then as much of partial outputs;
@@ -212,18 +212,6 @@ def _ulysses(heads: AttentionHeads, new: Sequence[int]) -> list[CpRound]:
     ]
 
 
-def fewest_ring_bytes(heads: AttentionHeads, num_new: int, num_cached: int) -> CpExchange:
-    """Return which of the two rings passes on fewer bytes per round.
-
-    ``RING_KV`` if ``new / (new + cached) >= KV bytes / query bytes``, which is ``2 Hkv / Hq`` for
-    equal heads and element sizes. Source: arXiv 2411.01783, the comparison of message sizes.
-    """
-    is_kv_smaller = num_new * heads.token_query_bytes >= (num_new + num_cached) * (
-        heads.token_kv_bytes
-    )
-    return CpExchange.RING_KV if is_kv_smaller else CpExchange.RING_Q
-
-
 # ---- one step ----------------------------------------------------------------------------------
 
 
@@ -297,18 +285,3 @@ def _between_gpus(
         for (src, dst), num_bytes in by_rank.items()
         for src_gpu, dst_gpu in zip(cp_gpus[src], cp_gpus[dst], strict=True)
     )
-
-
-def exchange_delay_ns(
-    overlapped_ns: int, exposed_ns: int, attention_ns: int, num_ranks: int
-) -> int:
-    """Return by how much its exchange makes a step longer, rounded up.
-
-    A ring passes on N - 1 shards while attention works on N, so that ``(N - 1) / N`` of the
-    attention hides the ring; only attention does, not the linear layers.
-
-    >>> exchange_delay_ns(overlapped_ns=70, exposed_ns=5, attention_ns=80, num_ranks=4)
-    15
-    """
-    hidden_ns = attention_ns * (num_ranks - 1) // num_ranks
-    return exposed_ns + max(0, overlapped_ns - hidden_ns)

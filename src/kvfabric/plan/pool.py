@@ -108,9 +108,7 @@ def _tier(tier: TierRequest, block_bytes: int, name: str) -> TierSpec:
             hint="Write the size of one block or more",
         )
     rate_bps = tier.read_bytes_per_s * 8
-    return TierSpec.of_bytes(
-        tier.capacity_bytes, block_bytes, read_bps=rate_bps, write_bps=rate_bps
-    )
+    return TierSpec.of_bytes(tier.capacity_bytes, block_bytes, read_bps=rate_bps)
 
 
 def _server_gpus(num_gpus: int) -> Iterator[tuple[int, ...]]:

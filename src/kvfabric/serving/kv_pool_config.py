@@ -29,8 +29,8 @@ class KvPoolConfig:
         hbm_blocks: blocks that a worker's HBM is taken to keep, as workers do not report what they
             drop. Too many, and prompts placed for hits in HBM that are gone are computed, although
             host memory has them; 0, and what is in HBM after all is found when blocks are reserved.
-        host: the host memory of each server, and the rates at which all its workers together read
-            and write it.
+        host: the host memory of each server, and the rate at which all its workers together read
+            it.
         storage: the storage tier, if there is one.
         storage_gpus: fabric endpoints that send what storage holds; () reads storage at its rate
             without using the fabric.

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from kvfabric.errors import ConfigError
 from kvfabric.kvcache.tiers import STORAGE
-from kvfabric.protocol.transfer import RankTransfer
 from kvfabric.serving.kv_directory import PrefixSources, set_bits
 from kvfabric.units import NS_PER_S, ceil_div
 
@@ -296,25 +295,3 @@ def overlapped_ns(fetch_ns: int, prefill_ns: int, num_layers: int) -> int:
     """
     longer, shorter = max(fetch_ns, prefill_ns), min(fetch_ns, prefill_ns)
     return longer + ceil_div(shorter, num_layers)
-
-
-def fetch_transfers(
-    fetch: Fetch,
-    src_gpus: Sequence[int],
-    dst_gpus: Sequence[int],
-    rank_bytes: Callable[[int], Sequence[int]],
-) -> tuple[RankTransfer, ...]:
-    """Return what a fetch from another server moves over the fabric.
-
-    The part of rank r leaves by the NIC of GPU r of the source and arrives at rank r.
-
-    Args:
-        fetch: from another server; one from ``OWN_HOST`` does not cross the fabric.
-        src_gpus: fabric GPU indices whose NICs send, in rank order.
-        dst_gpus: fabric GPU indices of the worker, in rank order.
-        rank_bytes: KV bytes of so many tokens on each rank.
-    """
-    assert fetch.source != OWN_HOST, "a read of the worker's own host memory"
-    sizes = rank_bytes(fetch.num_tokens)
-    ranks = zip(src_gpus, dst_gpus, sizes, strict=True)
-    return tuple(RankTransfer(src, dst, size) for src, dst, size in ranks if size)

@@ -28,11 +28,11 @@ class Router:
     keeps an index of the prefixes it has sent where, the latest ``max_index_entries`` per worker;
     the worker may have evicted some of them by now. A prefix draws a request only if it is more
     than half of the prompt: or else a head that all share, such as a system prompt, would draw
-    everything to the worker that had it first (Preble, arXiv 2407.00023, exploits a cached part
-    only where it is larger than the rest). The cost of a worker is the tokens in its queue
-    plus those of the request it would have to compute. Ties go in turn, so that a slow stream uses
-    every worker and its cache. A lost worker is never chosen; of one that has joined again nothing
-    is remembered.
+    everything to the worker that had it first. To exploit a cached prefix or else to explore is
+    the idea of Preble (arXiv 2407.00023); the half is our choice. The cost of a worker is the
+    tokens in its queue plus those of the request it would have to compute. Ties go in turn, so that
+    a slow stream uses every worker and its cache. A lost worker is never chosen; of one that has
+    joined again nothing is remembered.
     """
 
     __slots__ = (

@@ -76,11 +76,6 @@ class SchedulerState:
         return not self._requests
 
     @property
-    def is_stepping(self) -> bool:
-        """Return whether a step is out."""
-        return bool(self._out)
-
-    @property
     def num_running(self) -> int:
         """Return the requests that hold a place in the batch."""
         return len(self._running)

@@ -54,11 +54,13 @@ class Simulation(ActionRunner):
             coordinator: the control.
             workers: in the coordinator's order of worker ids.
             network: moves hand-offs and what steps exchange.
-            traffic: per worker, what its prefill steps exchange over the fabric; () for nothing.
+            traffic: of each of the first workers, what its prefill steps exchange over the fabric;
+                the others exchange nothing.
             tier_links: host memories and storage of the control's KV pool, if it has one.
         """
         self._config = config
         sims = [SimWorker(scheduler, executor) for scheduler, executor in workers]
+        assert len(traffic) <= len(sims), "traffic of more workers than there are"
         for worker, traffic_of in zip(sims, traffic, strict=False):
             worker.traffic_of = traffic_of
         super().__init__(config, workload, coordinator, sims, network, tier_links)

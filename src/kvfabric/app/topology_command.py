@@ -9,7 +9,7 @@ from kvfabric.app.render import render_mapping
 from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.measures import topology_report
-from kvfabric.fabric.zcube import PORTS_PER_NIC
+from kvfabric.fabric.topologies.zcube import PORTS_PER_NIC
 from kvfabric.plan.bom import bill_of_materials, bom_to_dict
 from kvfabric.units import parse_rate_bps
 

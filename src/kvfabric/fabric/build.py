@@ -5,11 +5,11 @@ from types import MappingProxyType
 
 from kvfabric.catalog.switches import DEFAULT_SWITCH
 from kvfabric.errors import ConfigError
-from kvfabric.fabric import zcube
-from kvfabric.fabric.clos import build_clos
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.rail_optimized import build_rail_optimized
 from kvfabric.fabric.request import FabricRequest
+from kvfabric.fabric.topologies import zcube
+from kvfabric.fabric.topologies.clos import build_clos
+from kvfabric.fabric.topologies.rail_optimized import build_rail_optimized
 from kvfabric.units import format_rate
 
 BUILDERS: Mapping[str, Callable[[FabricRequest], Topology]] = MappingProxyType(

@@ -22,6 +22,8 @@ class SwitchRole(Enum):
     LEAF = "leaf"
     SPINE = "spine"
     CORE = "core"
+    AGGREGATION = "aggregation"
+    ROUTER = "router"
     MULTI_RAIL = "multi-rail leaf"
     SINGLE_RAIL = "single-rail leaf"
 
@@ -140,7 +142,7 @@ class Topology:
         I3. a host cable joins a GPU (end a) and a switch; a fabric cable joins two switches.
 
     Attributes:
-        kind: ``clos``, ``roft`` or ``zcube``.
+        kind: of the builder, such as ``clos``.
         name: short text for reports.
         num_gpus: one NIC per GPU.
         gpus_per_server: consecutive GPUs share a server.
@@ -150,6 +152,8 @@ class Topology:
         switches: leaves first; position = switch index.
         links: all cables.
         access_links: ``[num_gpus, ports_per_nic]`` link id of every NIC port.
+        hosts_forward: whether a path may enter a GPU's NIC at one port and leave it at another, as
+            in server-centric fabrics (BCube).
     """
 
     kind: str
@@ -162,6 +166,7 @@ class Topology:
     switches: tuple[Switch, ...]
     links: LinkTable
     access_links: IntArray = field(repr=False)
+    hosts_forward: bool = False
 
     @property
     def num_switches(self) -> int:

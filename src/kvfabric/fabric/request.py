@@ -1,7 +1,8 @@
 """What a builder of a fabric is asked for, checked once for all kinds."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kvfabric.errors import ConfigError
 from kvfabric.units import format_rate
@@ -19,6 +20,7 @@ class FabricRequest:
         gpus_per_server: GPUs inside one scale-up domain.
         oversubscription: downlink : uplink capacity of a leaf; 1 is non-blocking.
         num_tiers: layers of switches, or None for the fewest that hold the GPUs.
+        shape: further sizes that one kind alone has, such as ``a``, ``p`` and ``h`` of a dragonfly.
     """
 
     num_gpus: int
@@ -28,6 +30,7 @@ class FabricRequest:
     gpus_per_server: int = 8
     oversubscription: float = 1.0
     num_tiers: int | None = None
+    shape: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse sizes no builder can use."""

@@ -1,8 +1,8 @@
 """The rail-optimised fat-tree: NIC i of every server goes to leaf group i, all over fibre."""
 
-from kvfabric.fabric.clos import clos_shape, servers_per_leaf, wire_clos
 from kvfabric.fabric.graph import Cable, LengthClass, Medium, Scope, Topology
 from kvfabric.fabric.request import FabricRequest
+from kvfabric.fabric.topologies.clos import clos_shape, servers_per_leaf, wire_clos
 
 
 def build_rail_optimized(request: FabricRequest) -> Topology:

@@ -1,0 +1,1 @@
+"""One plain function per kind of fabric, from a request to the graph; one file each."""

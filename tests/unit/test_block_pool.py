@@ -151,6 +151,22 @@ def test_block_released_more_often_than_held_is_refused() -> None:
     pool.check_invariants()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [([6, 6], "twice at once"), ([1, 6, 7, 4], "more often than held"), ([6, 0], "more often")],
+)
+def test_refused_release_changes_nothing(wrong: list[int], message: str) -> None:
+    # check, then act: also with a queue that has entries of a block that was hit since
+    pool = BlockPool(9)
+    blocks = take(pool, 8)
+    pool.release(blocks[:5])
+    pool.share(blocks[:1])
+    with pytest.raises(AssertionError, match=message):
+        pool.release(wrong)
+    pool.check_invariants()
+    assert (pool.num_used, pool.release([1, 6, 7, 8])) == (4, 4)
+
+
 def test_count_free_counts_blocks_nobody_holds() -> None:
     pool = BlockPool(6)
     blocks = take(pool, 3)

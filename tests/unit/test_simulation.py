@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 from clusters import BYTES_PER_TOKEN, GPUS_PER_WORKER, Cluster, ConstantNetwork, LinearModel, build
 from clusters import workload_of as workload
+from pool_clusters import PoolCluster, build_pooled
 
 from kvfabric.errors import ConfigError
 from kvfabric.protocol.record import Outcome, RequestRecord
 from kvfabric.protocol.step import StepShape
 from kvfabric.protocol.workload import RequestSpec
+from kvfabric.serving.commands import WorkerSignal
 from kvfabric.serving.router import RoutingPolicy
 from kvfabric.sim.simulation import RunResult
 
@@ -277,6 +279,30 @@ def test_run_ends_with_its_last_request(num_decode: int) -> None:
     # deadlines of hand-offs that were acknowledged long ago are not part of a run
     result = run([spec(), spec(1, 5000)], Cluster(num_decode=num_decode))
     assert result.end_ns == last_finish_ns(result)
+
+
+# ---------------------------------------------------------------------- reports
+
+
+def test_worker_reports_what_an_interval_left_behind_before_the_next_begins() -> None:
+    # by hand: two requests of one prefill step and a run of two decode iterations each
+    cluster = Cluster(signal_interval_ns=3000, hash_block_tokens=HASH_TOKENS)
+    specs = [spec(), spec(1, arrival_ns=7000)]
+    simulation, coordinator = build_pooled(
+        PoolCluster(cluster=cluster), workload(specs), ConstantNetwork(), has_pool=False
+    )
+    reports: list[tuple[int, int]] = []
+
+    def observe(worker: int, signal: WorkerSignal, now_ns: int) -> None:
+        assert worker == 0
+        reports.append((now_ns, signal.num_requests))
+
+    coordinator.observe = observe
+    simulation.run()
+    prefill_ns = step_ns(0, 0, (10, 0))
+    finish_ns = prefill_ns + step_ns(1, 10) + step_ns(1, 11)
+    assert prefill_ns < 3000 < finish_ns < 6000
+    assert reports == [(prefill_ns, 1), (finish_ns, 0), (7000 + prefill_ns, 1)]
 
 
 # ---------------------------------------------------------------------- lockstep

@@ -83,9 +83,8 @@ class Router:
         if 3 * num_messages > len(self._write):
             self._make_room(num_messages)
         write, place, total_bytes = self._write, 0, 0
-        for part in parts:
-            num_bytes = part.num_bytes
-            write[place], write[place + 1], write[place + 2] = part.src_gpu, part.dst_gpu, num_bytes
+        for src_gpu, dst_gpu, num_bytes in parts:
+            write[place], write[place + 1], write[place + 2] = src_gpu, dst_gpu, num_bytes
             place += 3
             total_bytes += num_bytes
         num_routed = num_new = 0

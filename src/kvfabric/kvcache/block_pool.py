@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from kvfabric.errors import CapacityError
 from kvfabric.kvcache.prefix_cache import PrefixCache
 
+_TWICE = "a block released twice at once"
+_UNHELD = "released more often than held"
+
 
 class BlockPool:
     """Owns the blocks 1 .. num_blocks - 1; block 0 is the null block and is never handed out.
@@ -15,23 +18,26 @@ class BlockPool:
     takes a block out of the queue by leaving it there outdated: as many of a block's entries as are
     outdated are skipped, the oldest first. So every operation costs O(blocks it names), amortised.
 
+    Sets name what is held, because a whole table enters or leaves a set in one call.
+
     Attributes:
         num_free: blocks that can be handed out now, cached or not; for reading only.
 
     Invariants:
         I1. ``num_free + num_used == num_usable``.
-        I2. a block is free exactly when its reference count is zero.
+        I2. only a block that is held has references beyond its first.
         I3. of a block that was used before, the queue holds as many entries as are outdated, and
             one more if it is free.
     """
 
     __slots__ = (
+        "_extra_refs",
+        "_held",
         "_next_fresh",
         "_num_blocks",
-        "_num_queued",
+        "_num_outdated",
         "_outdated",
         "_queue",
-        "_refs",
         "num_free",
         "prefix_cache",
     )
@@ -44,10 +50,13 @@ class BlockPool:
         self._num_blocks = num_blocks
         self.num_free = num_blocks - 1
         self._next_fresh = 1  # blocks [next_fresh, num_blocks) were never used
-        self._refs = [1]  # by block id, for blocks below next_fresh
+        self._held: set[int] = set()
+        self._extra_refs: Counter[int] = Counter()  # beyond the first, of blocks that are shared
         self._queue: deque[list[int]] = deque()
-        self._num_queued = 0  # blocks in the queue, outdated ones included
-        self._outdated: dict[int, int] = {}  # entries of a block in the queue that do not count
+        self._outdated: Counter[int] = (
+            Counter()
+        )  # entries of a block in the queue that do not count
+        self._num_outdated = 0  # their sum
 
     @property
     def num_usable(self) -> int:
@@ -61,16 +70,11 @@ class BlockPool:
 
     def is_free(self, block_id: int) -> bool:
         """Return whether nobody holds a block."""
-        return block_id >= self._next_fresh or self._refs[block_id] == 0
+        return block_id > 0 and block_id not in self._held
 
     def count_free(self, block_ids: Sequence[int]) -> int:
-        """Return how many of these blocks nobody holds."""
-        fresh = self._next_fresh
-        used = block_ids
-        if max(block_ids, default=0) >= fresh:
-            used = [block_id for block_id in block_ids if block_id < fresh]
-        num_held = len(used) - list(map(self._refs.__getitem__, used)).count(0)
-        return len(block_ids) - num_held
+        """Return how many of these blocks, all different, nobody holds."""
+        return len(block_ids) - len(self._held.intersection(block_ids))
 
     def allocate(self, count: int) -> list[int] | None:
         """Take ``count`` free blocks, or return None and change nothing."""
@@ -78,56 +82,62 @@ class BlockPool:
             return None
         self.num_free -= count
         first = self._next_fresh
-        num_fresh = min(count, self._num_blocks - first)
-        if not num_fresh:
-            return self._take_freed(count)
-        self._next_fresh += num_fresh
-        self._refs.extend([1] * num_fresh)
-        return [*range(first, first + num_fresh), *self._take_freed(count - num_fresh)]
+        end = first + count
+        missing = end - self._num_blocks
+        if missing > 0:
+            end = self._num_blocks
+            taken = [*range(first, end), *self._take_freed(missing)]
+        else:
+            taken = list(range(first, end))
+        self._next_fresh = end
+        self._held.update(taken)
+        return taken
 
     def _take_freed(self, count: int) -> list[int]:
         """Take blocks from the queue, those freed longest ago first."""
-        refs, queue = self._refs, self._queue
         taken: list[int] = []
-        while len(taken) < count:
-            blocks = queue[0]
-            missing = count - len(taken)
+        missing = count
+        while missing:
+            blocks = self._queue[0]
             part = blocks[-missing:]
-            del blocks[-missing:]
+            if len(part) == len(blocks):
+                self._queue.popleft()
+            else:
+                del blocks[-missing:]
             part.reverse()
-            self._num_queued -= len(part)
-            if not blocks:
-                queue.popleft()
-            taken += self._valid_of(part) if self._outdated else part
-        for block_id in taken:
-            refs[block_id] = 1
+            taken += self._valid_of(part) if self._num_outdated else part
+            missing = count - len(taken)
         self.prefix_cache.forget(taken)
         return taken
 
     def _valid_of(self, blocks: list[int]) -> list[int]:
         """Return which entries count, in the order they are taken; the others are used up."""
         outdated = self._outdated
+        if outdated.keys().isdisjoint(blocks):
+            return blocks
         valid: list[int] = []
         for block_id in blocks:
-            count = outdated.get(block_id)
-            if count is None:
-                valid.append(block_id)
-            elif count == 1:
-                del outdated[block_id]
+            if block_id in outdated:
+                _count_down(outdated, block_id)
             else:
-                outdated[block_id] = count - 1
+                valid.append(block_id)
+        self._num_outdated -= len(blocks) - len(valid)
         return valid
 
     def share(self, block_ids: Sequence[int]) -> None:
-        """Add a reference to each block; free ones leave the queue with their content."""
-        refs, outdated = self._refs, self._outdated
-        if 0 in map(refs.__getitem__, block_ids):
-            for block_id in block_ids:
-                if refs[block_id] == 0:
-                    self.num_free -= 1
-                    outdated[block_id] = outdated.get(block_id, 0) + 1  # its entry stays queued
-        for block_id in block_ids:
-            refs[block_id] += 1
+        """Add a reference to each block, all different; free ones leave the queue as they are."""
+        held = self._held.intersection(block_ids)
+        if held:
+            self._extra_refs.update(held)
+        if len(held) == len(block_ids):
+            return
+        free = set(block_ids) - held
+        self.num_free -= len(free)
+        self._held |= free
+        self._outdated.update(free)  # their entries stay queued
+        self._num_outdated += len(free)
+        if self._num_outdated > self._num_blocks + 64:
+            self._drop_outdated()
 
     def release(self, block_ids: Iterable[int]) -> int:
         """Drop one reference to each block, in order, and return how many became free.
@@ -135,47 +145,52 @@ class BlockPool:
         Those released first are handed out again first: release the tail of a request before its
         head, so that a prefix outlives what follows it.
         """
-        refs = self._refs
-        blocks = list(block_ids)
-        assert len(set(blocks)) == len(blocks), "a block released twice at once"
-        freed = blocks
-        if list(map(refs.__getitem__, blocks)).count(1) < len(blocks):
-            freed = [block_id for block_id in blocks if refs[block_id] == 1]
-            self._unshare([block_id for block_id in blocks if refs[block_id] != 1])
-        for block_id in freed:
-            refs[block_id] = 0
-        freed.reverse()
-        self._enqueue(freed)
+        freed = list(block_ids)
+        shared: list[int] = []
+        extra = self._extra_refs
+        if extra and not extra.keys().isdisjoint(freed):
+            shared = [block_id for block_id in freed if block_id in extra]
+            freed = [block_id for block_id in freed if block_id not in extra]
+            assert len(set(shared)) == len(shared), _TWICE
+        held = self._held
+        num_left = len(held) - len(freed)
+        held.difference_update(freed)
+        if len(held) != num_left:
+            self._held = self._find_held()
+            raise AssertionError(_TWICE if len(set(freed)) < len(freed) else _UNHELD)
+        for block_id in shared:
+            _count_down(extra, block_id)
+        if freed:
+            self.num_free += len(freed)
+            freed.reverse()
+            self._queue.append(freed)
         return len(freed)
-
-    def _unshare(self, block_ids: list[int]) -> None:
-        refs = self._refs
-        assert all(refs[block_id] > 1 for block_id in block_ids), "released more often than held"
-        for block_id in block_ids:
-            refs[block_id] -= 1
-
-    def _enqueue(self, freed: list[int]) -> None:
-        if not freed:
-            return
-        self.num_free += len(freed)
-        self._num_queued += len(freed)
-        self._queue.append(freed)
-        if self._num_queued > 2 * self._num_blocks + 64:
-            self._drop_outdated()
 
     def _drop_outdated(self) -> None:
         kept = [self._valid_of(blocks[::-1])[::-1] for blocks in self._queue]
         self._queue = deque(blocks for blocks in kept if blocks)
-        self._num_queued = sum(len(blocks) for blocks in self._queue)
+
+    def _find_held(self) -> set[int]:
+        """Return the blocks that were used and are not in the queue: held, if I3 is true."""
+        queued = Counter(block_id for blocks in self._queue for block_id in blocks)
+        queued.subtract(self._outdated)
+        assert set(queued.values()) <= {0, 1}, "I3"
+        return {block_id for block_id in range(1, self._next_fresh) if not queued[block_id]}
 
     def check_invariants(self) -> None:
         """Assert I1 to I3 and those of the prefix cache."""
-        fresh = self._num_blocks - self._next_fresh
-        zero = {b for b in range(1, self._next_fresh) if self._refs[b] == 0}
-        assert all(count >= 0 for count in self._refs), "I2"
-        assert self.num_free == fresh + len(zero), "I1"
-        queued = Counter(b for blocks in self._queue for b in blocks)
-        assert queued.total() == self._num_queued, "I3"
-        assert queued == Counter(zero) + Counter(self._outdated), "I3"
-        assert all(count > 0 for count in self._outdated.values()), "I3"
+        assert self.num_used == len(self._held), "I1"
+        assert self._extra_refs.keys() <= self._held, "I2"
+        assert self._find_held() == self._held, "I3"
+        assert self._outdated.total() == self._num_outdated, "I3"
+        counts = [*self._extra_refs.values(), *self._outdated.values()]
+        assert min(counts, default=1) > 0, "I2, I3"
         self.prefix_cache.check_invariants()
+
+
+def _count_down(counts: Counter[int], key: int) -> None:
+    """Take one off a count; a count of zero is no entry."""
+    if counts[key] == 1:
+        del counts[key]
+    else:
+        counts[key] -= 1

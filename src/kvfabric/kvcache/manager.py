@@ -1,6 +1,7 @@
 """Block tables of one worker's requests: admission, growth, hits and release."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import cast
 
 from kvfabric.kvcache.block_keys import BlockKeys
@@ -40,23 +41,24 @@ class KVManager:
 
     def find_prefix(self, keys: BlockKeys, num_tokens: int) -> list[int]:
         """Return the cached blocks from token 0 on, leaving at least one token to compute."""
-        if not self.enable_prefix_caching:
-            return []
         blocks = self.pool.prefix_cache.block_by_key
+        if not blocks or not self.enable_prefix_caching:
+            return []
         end = (num_tokens - 1) // self.block_size
         if not end or keys.keys(0, 1)[0] not in blocks:
             return []
-        found = list(map(blocks.get, keys.keys(0, end)))
-        num_hits = found.index(None) if None in found else end
-        return cast("list[int]", found[:num_hits])
+        found = takewhile(bool, map(blocks.get, keys.keys(0, end)))  # block 0 is in no table
+        return cast("list[int]", list(found))
 
     def fits(self, num_tokens: int, hits: list[int]) -> bool:
         """Return whether the whole of a request fits now.
 
         Hit blocks that nobody holds lie in the free queue, so they count as needed.
         """
-        missing = self.blocks_for(num_tokens) - len(hits)
-        return missing + self.pool.count_free(hits) <= self.pool.num_free
+        needed = ceil_div(num_tokens, self.block_size) - len(hits)
+        if hits:
+            needed += self.pool.count_free(hits)
+        return needed <= self.pool.num_free
 
     def admit(self, request_id: int, hits: list[int], num_tokens: int) -> bool:
         """Start a table with the hit blocks and enough new ones for ``num_tokens`` tokens.
@@ -64,12 +66,15 @@ class KVManager:
         Returns False and changes nothing when the new blocks are not there.
         """
         assert request_id not in self.tables, f"request {request_id} has a table already"
-        count = self.blocks_for(num_tokens) - len(hits)
-        if count + self.pool.count_free(hits) > self.pool.num_free:
+        pool = self.pool
+        count = ceil_div(num_tokens, self.block_size) - len(hits)
+        if hits:
+            if count + pool.count_free(hits) > pool.num_free:
+                return False
+            pool.share(hits)
+        new = pool.allocate(count)
+        if new is None:
             return False
-        self.pool.share(hits)
-        new = self.pool.allocate(count)
-        assert new is not None
         self.tables[request_id] = hits + new
         return True
 
@@ -89,15 +94,15 @@ class KVManager:
         """Add one block to each table, in order; the caller has checked that they are free."""
         new = self.pool.allocate(len(request_ids))
         assert new is not None, "append_blocks without free blocks"
-        tables = self.tables
-        for request_id, block_id in zip(request_ids, new, strict=True):
-            tables[request_id].append(block_id)
+        tables = map(self.tables.__getitem__, request_ids)
+        for table, block_id in zip(tables, new, strict=True):
+            table.append(block_id)
 
     def remember(self, request_id: int, keys: BlockKeys, first_block: int, num_tokens: int) -> None:
         """Make the full blocks of ``[first_block x block_size, num_tokens)`` findable."""
-        if not self.enable_prefix_caching:
-            return
         end_block = num_tokens // self.block_size
+        if end_block <= first_block or not self.enable_prefix_caching:
+            return
         blocks = self.tables[request_id][first_block:end_block]
         self.pool.prefix_cache.put(keys.keys(first_block, first_block + len(blocks)), blocks)
 

@@ -1,6 +1,8 @@
 """Which block holds which prefix: the map from chained block hashes to block ids."""
 
 from collections.abc import Iterable, Sequence
+from itertools import compress
+from operator import eq
 
 
 class PrefixCache:
@@ -24,14 +26,12 @@ class PrefixCache:
     def put(self, keys: Sequence[int], block_ids: Sequence[int]) -> None:
         """Make full blocks findable; the first block under a key stays the one that is found."""
         block_by_key, key_by_block = self.block_by_key, self.key_by_block
-        new = set(keys)
-        if (
-            len(new) == len(keys) == len(block_ids)
-            and block_by_key.keys().isdisjoint(new)
-            and key_by_block.keys().isdisjoint(block_ids)
-        ):
-            block_by_key.update(zip(keys, block_ids, strict=True))
-            key_by_block.update(zip(block_ids, keys, strict=True))
+        if len(keys) == len(block_ids) and key_by_block.keys().isdisjoint(block_ids):
+            found = list(map(block_by_key.setdefault, keys, block_ids))
+            put: Iterable[tuple[int, int]] = zip(block_ids, keys, strict=True)
+            if found != block_ids:  # no key led to these blocks before: a block found is put now
+                put = compress(put, map(eq, found, block_ids))
+            key_by_block.update(put)
             return
         for key, block_id in zip(keys, block_ids, strict=True):
             if key not in block_by_key and block_id not in key_by_block:

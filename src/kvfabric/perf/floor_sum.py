@@ -19,12 +19,10 @@ def floor_sum(num_terms: int, modulus: int, slope: int, start: int) -> int:
     """
     total = 0
     while True:
-        if slope >= modulus:
-            total += num_terms * (num_terms - 1) // 2 * (slope // modulus)
-            slope %= modulus
-        if start >= modulus:
-            total += num_terms * (start // modulus)
-            start %= modulus
+        total += num_terms * (num_terms - 1) // 2 * (slope // modulus)
+        total += num_terms * (start // modulus)
+        slope %= modulus
+        start %= modulus
         # The points below the line, counted by rows from here on instead of by columns.
         top = slope * num_terms + start
         if top < modulus:
@@ -37,14 +35,17 @@ def least_terms(limit: int, modulus: int, slope: int, start: int) -> int:
     """Return the least j with ``floor_sum(j, modulus, slope, start) >= limit`` (0 for none).
 
     Needs ``start >= modulus >= 1``: every term is at least 1, so that the sum gets there. O(log)
-    floor sums, and two in the common case.
+    floor sums, and none in the common case.
     """
     if limit <= 0:
         return 0
     # Rounding down takes less than 1 from each term, so the answer lies between the counts that
     # the terms need unrounded, and with (modulus - 1) / modulus taken off each of them.
-    low = _least_unrounded(limit * modulus, slope, start)
-    high = _least_unrounded(limit * modulus, slope, start - (modulus - 1))
+    target, lowered_start = limit * modulus, start - (modulus - 1)
+    low = _least_unrounded(target, slope, start)
+    if low * (2 * lowered_start + slope * (low - 1)) >= 2 * target:
+        return low
+    high = _least_unrounded(target, slope, lowered_start)
     while low < high:
         middle = (low + high) // 2
         if floor_sum(middle, modulus, slope, start) >= limit:

@@ -170,15 +170,15 @@ class RooflineModel:
 
     def mixed_step_ns(self, shape: StepShape) -> int:
         """Return the duration of one step; 0 for a step without work."""
-        num_tokens = shape.num_decodes + sum(chunk[0] for chunk in shape.prefill)
+        num_decodes, context_tokens, prefill = shape
+        num_tokens, step_ps = num_decodes, self._context_ps(num_decodes, context_tokens)
+        for num_chunk_tokens, num_history_tokens in prefill:
+            num_tokens += num_chunk_tokens
+            step_ps += self._chunk_ps(num_chunk_tokens, num_history_tokens)
         if num_tokens == 0:
             return 0
-        num_requests = shape.num_decodes + len(shape.prefill)
-        return (
-            self._coefficients.linear_ps(num_tokens, num_requests)
-            + self._context_ps(shape.num_decodes, shape.context_tokens)
-            + sum(self._chunk_ps(*chunk) for chunk in shape.prefill)
-        ) // _PS_PER_NS
+        step_ps += self._coefficients.linear_ps(num_tokens, num_decodes + len(prefill))
+        return step_ps // _PS_PER_NS
 
     def decode_run_ns(self, num_decodes: int, context_tokens: int, num_iterations: int) -> int:
         """Return the exact sum of ``mixed_step_ns`` over consecutive decode iterations."""

@@ -24,8 +24,7 @@ from kvfabric.protocol.transfer import TransferPlan
 from kvfabric.serving.commands import Command
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncomingRequest:
+class IncomingRequest(NamedTuple):
     """A request as a client sends it: no output length (INV-9)."""
 
     request_id: int

@@ -4,9 +4,11 @@ The batch stands where the scheduler has planned to, which may be ahead of what 
 """
 
 import heapq
+from itertools import chain
 
 from kvfabric.serving.request import Request, RequestState
 
+NO_LIMIT = 1 << 62
 MANY_ROUNDS = 64
 """With blocks for more rounds than these, runs end by something else; so they are not counted."""
 
@@ -18,12 +20,25 @@ class DecodeBatch:
     tokens in its cache are a multiple of the block size; since every request gains one token per
     iteration, that is a fixed phase of the tick, and the requests of one phase share a bucket.
 
+    Attributes:
+        next_limit_tick: when the first request reaches its token limit; ``NO_LIMIT`` when empty.
+
     Invariants:
         I1. ``size`` is the number of requests in all buckets.
         I2. ``context_tokens`` is the sum of ``context(request)`` over them.
+        I3. the first entry of the heap of limits speaks of a request's present stay.
     """
 
-    __slots__ = ("_buckets", "_limits", "block_size", "context_tokens", "size", "tick", "version")
+    __slots__ = (
+        "_buckets",
+        "_limits",
+        "block_size",
+        "context_tokens",
+        "next_limit_tick",
+        "size",
+        "tick",
+        "version",
+    )
 
     def __init__(self, block_size: int) -> None:
         """Start empty at tick 0."""
@@ -32,8 +47,10 @@ class DecodeBatch:
         self.version = 0  # counts joins and leaves
         self.size = 0
         self.context_tokens = 0
-        self._buckets: list[dict[int, Request]] = [{} for _ in range(block_size)]
-        self._limits: list[tuple[int, int, Request]] = []
+        buckets: list[dict[int, Request]] = [{} for _ in range(block_size)]
+        self._buckets = buckets + buckets  # each stands there twice, so that no window wraps round
+        self._limits: list[tuple[int, int, Request]] = []  # heap of limit ticks, some outdated
+        self.next_limit_tick = NO_LIMIT
 
     def context(self, request: Request) -> int:
         """Return the tokens in the cache of a request of the batch."""
@@ -48,6 +65,7 @@ class DecodeBatch:
         self._bucket(request)[request.request_id] = request
         limit_tick = self.tick + request.max_tokens - request.num_outputs
         heapq.heappush(self._limits, (limit_tick, request.request_id, request))
+        self.next_limit_tick = self._limits[0][0]
         self.size += 1
         self.version += 1
         self.context_tokens += context_tokens
@@ -62,6 +80,8 @@ class DecodeBatch:
         self.size -= 1
         self.version += 1
         self.context_tokens -= context
+        if self._limits and self._limits[0][2] is request:
+            self._drop_outdated()
 
     def _bucket(self, request: Request) -> dict[int, Request]:
         return self._buckets[(request.join_tick - request.join_context) % self.block_size]
@@ -69,15 +89,11 @@ class DecodeBatch:
     def growing(self, first: int = 0, end: int = 1) -> list[int]:
         """Return who needs a block in the iterations ``[first, end)`` from now, in that order."""
         buckets, size = self._buckets, self.block_size
-        start, count = self.tick + first, end - first
-        rounds, rest = divmod(count, size)
-        ids: list[int] = []
+        start = (self.tick + first) % size
+        rounds, rest = divmod(end - first, size)
+        ids = list(chain.from_iterable(buckets[start : start + rest]))
         if rounds:
-            for tick in range(start, start + size):
-                ids += buckets[tick % size]
-            ids *= rounds
-        for tick in range(start, start + rest):
-            ids += buckets[tick % size]
+            return list(chain.from_iterable(buckets[start : start + size])) * rounds + ids
         return ids
 
     @property
@@ -101,17 +117,14 @@ class DecodeBatch:
 
     def iterations_to_limit(self) -> int:
         """Return the iterations until the first request reaches its token limit."""
-        limits = self._limits
-        while True:
-            limit_tick, _, request = limits[0]
-            if self._is_current(limit_tick, request):
-                return limit_tick - self.tick
-            heapq.heappop(limits)
+        return self.next_limit_tick - self.tick
 
-    @property
-    def next_limit_tick(self) -> int:
-        """Return a tick before which no request reaches its limit."""
-        return self._limits[0][0] if self._limits else 1 << 62
+    def _drop_outdated(self) -> None:
+        """Take entries off the heap of limits until I3 holds."""
+        limits = self._limits
+        while limits and not self._is_current(limits[0][0], limits[0][2]):
+            heapq.heappop(limits)
+        self.next_limit_tick = limits[0][0] if limits else NO_LIMIT
 
     def _is_current(self, limit_tick: int, request: Request) -> bool:
         """Return whether a heap entry still speaks of the request's present stay."""
@@ -132,10 +145,15 @@ class DecodeBatch:
             is_twice = bool(reached) and reached[-1] is request  # left and came back in one tick
             if not is_twice and self._is_current(limit_tick, request):
                 reached.append(request)
+        self._drop_outdated()
         return reached
 
     def check_invariants(self) -> None:
-        """Assert I1 and I2."""
-        requests = [request for bucket in self._buckets for request in bucket.values()]
+        """Assert I1 to I3."""
+        buckets = self._buckets[: self.block_size]
+        requests = [request for bucket in buckets for request in bucket.values()]
         assert len(requests) == self.size, "I1"
         assert sum(self.context(request) for request in requests) == self.context_tokens, "I2"
+        limits = self._limits
+        assert not limits or self._is_current(limits[0][0], limits[0][2]), "I3"
+        assert self.next_limit_tick == (limits[0][0] if limits else NO_LIMIT), "I3"

@@ -18,7 +18,7 @@ class HandoffBook:
         I3. blocks of a finished prefill are held under a lease that is in the heap.
     """
 
-    __slots__ = ("_config", "_leases", "_moving", "_num_transfers", "_pairs", "by_request")
+    __slots__ = ("_config", "_gpus", "_leases", "_moving", "_num_transfers", "_pairs", "by_request")
 
     def __init__(self, config: CoordinatorConfig) -> None:
         """Start with no hand-off."""
@@ -26,6 +26,7 @@ class HandoffBook:
         self._pairs = config.rank_pairs
         if self._pairs is None:
             self._pairs = tuple((rank, rank) for rank in range(len(config.worker_gpus[0])))
+        self._gpus: dict[tuple[int, int], tuple[list[int], list[int]]] = {}  # by pair of workers
         self._leases: list[tuple[int, int]] = []  # (end, request id), some outdated
         self._moving: dict[int, Handoff] = {}
         self._num_transfers = 0
@@ -75,16 +76,19 @@ class HandoffBook:
         return TransferPlan(transfer_id, self._parts(handoff, sizes))
 
     def _parts(self, handoff: Handoff, sizes: Sequence[int]) -> tuple[RankTransfer, ...]:
+        route = handoff.source, handoff.destination
+        if route not in self._gpus:
+            self._gpus[route] = self._gpus_of(*route)
+        senders, receivers = self._gpus[route]
+        assert len(sizes) == len(senders), "one size for each pair of ranks"
+        parts = map(RankTransfer, senders, receivers, sizes)
+        return tuple(parts) if all(sizes) else tuple(part for part in parts if part.num_bytes)
+
+    def _gpus_of(self, source: int, destination: int) -> tuple[list[int], list[int]]:
+        """Return which GPU sends and which receives, pair of ranks by pair of ranks."""
         assert self._pairs is not None
-        source = self._config.worker_gpus[handoff.source]
-        destination = self._config.worker_gpus[handoff.destination]
-        return tuple(
-            [
-                RankTransfer(source[src], destination[dst], size)
-                for (src, dst), size in zip(self._pairs, sizes, strict=True)
-                if size
-            ]
-        )
+        senders, receivers = self._config.worker_gpus[source], self._config.worker_gpus[destination]
+        return [senders[src] for src, _ in self._pairs], [receivers[dst] for _, dst in self._pairs]
 
     def arrived(self, transfer_id: int) -> Handoff:
         """Count a transfer as arrived and return its hand-off.

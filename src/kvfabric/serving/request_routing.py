@@ -13,7 +13,7 @@ from kvfabric.serving.actions import (
     IncomingRequest,
     SendCommand,
 )
-from kvfabric.serving.commands import Cancel, WorkerSignal
+from kvfabric.serving.commands import Cancel
 from kvfabric.serving.coordinator_config import CoordinatorConfig, HandoffMode, Reservation
 from kvfabric.serving.handoff import Handoff
 from kvfabric.serving.handoff_book import HandoffBook
@@ -45,6 +45,7 @@ class RequestRouting:
         num_arrived: requests that have arrived.
         num_expired: hand-offs given up at their deadline, whatever became of the requests.
         num_restarts: times a request started anew because its worker died.
+        observe: of the router: takes in that a worker has changed.
         pool_counts: where prompt tokens were found; zeros without a pool.
 
     Invariants:
@@ -63,6 +64,7 @@ class RequestRouting:
         "num_arrived",
         "num_expired",
         "num_restarts",
+        "observe",
         "pool_counts",
     )
 
@@ -70,6 +72,7 @@ class RequestRouting:
         """Make the control of an idle cluster."""
         self._config = config
         self._router = router
+        self.observe = router.observe
         self._live: dict[int, Timeline] = {}
         self._book = HandoffBook(config)
         self._fetches = _fetches(config, router)
@@ -96,9 +99,10 @@ class RequestRouting:
         is_streaming = config.num_decode > 0 and config.handoff is HandoffMode.LAYER_WISE
         return config.num_layer_groups if is_streaming else 0
 
-    def observe(self, worker: int, signal: WorkerSignal, now_ns: int) -> None:
-        """Pass on to the router that a worker has changed."""
-        self._router.observe(worker, signal, now_ns)
+    @property
+    def signal_interval_ns(self) -> int:
+        """Return for how long the router sees the same reports."""
+        return self._router.signal_interval_ns
 
     # ------------------------------------------------------------------ requests
 
@@ -205,14 +209,16 @@ class RequestRouting:
         """Return records of the requests still in flight, by id, without ending them."""
         return [self._live[i].record(Outcome.UNFINISHED) for i in sorted(self._live)]
 
-    def on_queued(self, request_id: int, worker: int, queued_ns: int) -> None:
-        """Note when a worker's engine reads a request that it was sent, which may be later."""
+    def awaits_queued(self, request_id: int, worker: int) -> bool:
+        """Return whether this is the worker that counts for when a request is read."""
         timeline = self._live.get(request_id)
-        is_first = timeline is not None and (
-            worker < self._config.num_prefill or timeline.goal is Goal.GENERATE
-        )
-        if timeline is not None and is_first and timeline.first_token_ns is None:
-            timeline.queued_ns = queued_ns
+        if timeline is None or timeline.first_token_ns is not None:
+            return False
+        return worker < self._config.num_prefill or timeline.goal is Goal.GENERATE
+
+    def on_queued(self, request_id: int, queued_ns: int) -> None:
+        """Note when a worker's engine reads a request that it was sent, which may be later."""
+        self._live[request_id].queued_ns = queued_ns
 
     # ------------------------------------------------------------------ checking
 

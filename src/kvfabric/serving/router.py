@@ -4,7 +4,6 @@ from collections import OrderedDict
 from enum import Enum
 from operator import add
 
-from kvfabric.serving.commands import WorkerSignal
 from kvfabric.serving.kv_directory import set_bits
 from kvfabric.serving.signals import SignalBoard
 
@@ -33,6 +32,10 @@ class Router:
     tokens in its queue plus those of the request it would have to compute. Ties go in turn, so that
     a slow stream uses every worker and its cache. A lost worker is never chosen; of one that has
     joined again nothing is remembered.
+
+    Attributes:
+        observe: ``(worker, signal, now_ns)``: take in that a worker has changed; it counts once the
+            interval is over.
     """
 
     __slots__ = (
@@ -48,6 +51,7 @@ class Router:
         "_policy",
         "_sent",
         "_sent_in",
+        "observe",
     )
 
     def __init__(
@@ -68,14 +72,16 @@ class Router:
         self._next_decode = num_decode - 1
         self._max_index_entries = max_index_entries
         self._board = SignalBoard(num_prefill + num_decode, signal_interval_ns)
+        self.observe = self._board.put
         self._sent = [0] * (num_prefill + num_decode)  # tokens sent in the interval below
         self._sent_in = -1
         self._holders: dict[int, int] = {}  # workers whose index has a key, as a bit mask
         self._index: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(num_prefill)]
 
-    def observe(self, worker: int, signal: WorkerSignal, now_ns: int) -> None:
-        """Take in that a worker has changed; it counts once the interval is over."""
-        self._board.put(worker, signal, now_ns)
+    @property
+    def signal_interval_ns(self) -> int:
+        """Return the time between two looks at the reports."""
+        return self._board.interval_ns
 
     # ------------------------------------------------------------------ lost workers
 

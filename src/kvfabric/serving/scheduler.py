@@ -53,9 +53,10 @@ class Scheduler(StepPlanning):
 
     def signal(self, now_ns: int) -> WorkerSignal:
         """Return what the worker reports to the router; the same object while nothing changes."""
-        partial = self._partial
-        rest = 0 if partial is None else partial.num_tokens - partial.num_computed
-        state = self._waiting.num_tokens + rest, len(self._requests), self._num_prompt_tokens
+        num_queued_tokens = self._waiting.num_tokens
+        if self._partial is not None:
+            num_queued_tokens += self._partial.num_tokens - self._partial.num_computed
+        state = num_queued_tokens, len(self._requests), self._num_prompt_tokens
         if self._signal[1:] != state:
             self._signal = WorkerSignal(now_ns, *state)
         return self._signal
@@ -112,26 +113,29 @@ class Scheduler(StepPlanning):
         """Apply what the oldest step did; return what became of requests, in a fixed order."""
         del now_ns
         assert self._out, "completed a step that was not planned"
-        self.extend(result.num_iterations)
-        out = self._out.popleft()
+        out = self._out[0]
+        if result.num_iterations != out.num_iterations:
+            self.extend(result.num_iterations)
+        self._out.popleft()
         events: list[WorkerEvent] = []
         done = set(result.finished)
         for request in out.ending:
             done.add(request.request_id)
-        if not (out.received or out.prompts):
+        if out.received or out.prompts:
+            self._complete_mixed(out, done, events)
+        elif done:
             for request_id in sorted(done):
                 self._finish(request_id, out, events)
-        else:
-            self._complete_mixed(out, done, events)
         if self._cancelling:
             events.extend(self._end_cancelling())
         return events
 
     def _complete_mixed(self, out: StepOut, done: set[int], events: list[WorkerEvent]) -> None:
         """Apply a step that gave some requests their first token, or one after a preemption."""
-        first = {r.request_id for r in out.received} | {r.request_id for r, _ in out.prompts}
-        for request_id in sorted(done - first):
-            self._finish(request_id, out, events)
+        if done:
+            first = {r.request_id for r in out.received} | {r.request_id for r, _ in out.prompts}
+            for request_id in sorted(done - first):
+                self._finish(request_id, out, events)
         for request in out.received:
             if request.state is not RequestState.GONE:
                 events.append(FirstToken(request.request_id))

@@ -94,22 +94,16 @@ class SchedulerState:
     # ------------------------------------------------------------------ in
 
     def _add(self, command: AddRequest) -> None:
-        assert command.request_id not in self._requests, "request ids are unique in a worker"
-        total = command.num_prompt_tokens + command.max_tokens
-        assert 1 <= command.num_prompt_tokens < total <= self._config.max_model_len
-        external = command.num_external_tokens
-        assert 0 <= external < command.num_prompt_tokens, "something is left to compute"
-        assert external % self.kv.block_size == 0, "KV cache comes in whole blocks"
-        request = Request(
-            command.request_id,
-            command.num_prompt_tokens,
-            command.max_tokens,
-            command.goal,
-            command.keys,
-            num_external_tokens=external,
-        )
-        self._requests[request.request_id] = request
-        self._num_prompt_tokens += request.num_prompt_tokens
+        request_id, num_prompt_tokens, max_tokens, goal, keys, external = command
+        assert request_id not in self._requests, "request ids are unique in a worker"
+        assert 1 <= num_prompt_tokens < num_prompt_tokens + max_tokens <= self._config.max_model_len
+        request = Request(request_id, num_prompt_tokens, max_tokens, goal, keys)
+        if external:
+            assert 0 < external < num_prompt_tokens, "something is left to compute"
+            assert external % self.kv.block_size == 0, "KV cache comes in whole blocks"
+            request.num_external_tokens = external
+        self._requests[request_id] = request
+        self._num_prompt_tokens += num_prompt_tokens
         self._has_news |= not self._waiting.requests
         self._waiting.append(request)
 

@@ -17,17 +17,17 @@ class SignalBoard:
         "_before",
         "_changed",
         "_changed_in",
-        "_interval_ns",
         "_latest",
         "_prompts",
         "_queued",
         "_seen_in",
+        "interval_ns",
     )
 
     def __init__(self, num_workers: int, interval_ns: int) -> None:
         """Start with all workers idle."""
         assert interval_ns >= 1
-        self._interval_ns = interval_ns
+        self.interval_ns = interval_ns
         self._latest = [WorkerSignal()] * num_workers
         self._before = [WorkerSignal()] * num_workers
         self._changed_in = [-1] * num_workers  # the interval of the latest change
@@ -38,7 +38,7 @@ class SignalBoard:
 
     def put(self, worker: int, signal: WorkerSignal, now_ns: int) -> None:
         """Take in the state of a worker after a change."""
-        interval = now_ns // self._interval_ns
+        interval = now_ns // self.interval_ns
         if interval > self._changed_in[worker]:
             self._before[worker] = self._latest[worker]
             self._changed_in[worker] = interval
@@ -54,16 +54,16 @@ class SignalBoard:
 
     def interval_of(self, now_ns: int) -> int:
         """Return the number of the interval an instant lies in."""
-        return now_ns // self._interval_ns
+        return now_ns // self.interval_ns
 
     def queued_tokens(self, now_ns: int) -> list[int]:
         """Return the queued tokens of all workers as seen at an instant; not to be changed."""
-        self._see(now_ns // self._interval_ns)
+        self._see(now_ns // self.interval_ns)
         return self._queued
 
     def prompt_tokens(self, now_ns: int) -> list[int]:
         """Return the prompt tokens of all workers as seen at an instant; not to be changed."""
-        self._see(now_ns // self._interval_ns)
+        self._see(now_ns // self.interval_ns)
         return self._prompts
 
     def _see(self, interval: int) -> None:

@@ -1,6 +1,5 @@
 """A step while it is being planned."""
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kvfabric.protocol.step import PrefillChunk
@@ -20,7 +19,6 @@ class Reserved(NamedTuple):
     num_cached_tokens: int
 
 
-@dataclass(slots=True, eq=False)
 class StepDraft:
     """What one call of ``schedule`` has decided so far.
 
@@ -35,14 +33,27 @@ class StepDraft:
         started: prompts that only prefill here and whose first chunk is among ``chunks``.
     """
 
-    now_ns: int
-    budget: int
-    has_preempted: bool
-    chunks: list[PrefillChunk] = field(default_factory=list[PrefillChunk])
-    prompts: list[tuple[Request, bool]] = field(default_factory=list[tuple[Request, bool]])
-    received: list[Request] = field(default_factory=list[Request])
-    reserved: list[Reserved] = field(default_factory=list[Reserved])
-    started: list[PrefillStarted] = field(default_factory=list[PrefillStarted])
+    __slots__ = (
+        "budget",
+        "chunks",
+        "has_preempted",
+        "now_ns",
+        "prompts",
+        "received",
+        "reserved",
+        "started",
+    )
+
+    def __init__(self, now_ns: int, budget: int, *, has_preempted: bool) -> None:
+        """Start with nothing decided."""
+        self.now_ns = now_ns
+        self.budget = budget
+        self.has_preempted = has_preempted
+        self.chunks: list[PrefillChunk] = []
+        self.prompts: list[tuple[Request, bool]] = []
+        self.received: list[Request] = []
+        self.reserved: list[Reserved] = []
+        self.started: list[PrefillStarted] = []
 
     def next_tokens(self, request: Request) -> int:
         """Return the tokens of a prompt that may be scheduled now."""

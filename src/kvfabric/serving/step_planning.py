@@ -55,8 +55,8 @@ class StepPlanning(SchedulerState):
     def schedule(self, now_ns: int) -> Decision:
         """Plan the next step; at most one may be out. Returns ``Decision(None)`` for no step."""
         assert len(self._out) < MAX_STEPS_OUT, "two steps are out already"
+        batch = self._batch
         if not (self._waiting.requests or self._loaded or self._partial or self._cancelling):
-            batch = self._batch
             if not batch.size:
                 return NO_STEP
             if batch.num_growing <= self.kv.pool.num_free:
@@ -64,17 +64,17 @@ class StepPlanning(SchedulerState):
         if self._cancelling:
             self._stop_cancelled()
         has_preempted = self._make_room_for_growth()
-        budget = self._config.max_num_batched_tokens - self._batch.size
-        draft = StepDraft(now_ns, budget, has_preempted)
+        budget = self._config.max_num_batched_tokens - batch.size
+        draft = StepDraft(now_ns, budget, has_preempted=has_preempted)
         if self._partial is not None:
             self._continue_partial(draft, self._partial)
         self._has_news = draft.has_preempted
-        if not (draft.has_preempted and (self._batch.size or draft.chunks or self._out)):
-            self._admit_loaded(draft)
-            self._admit_waiting(draft)
-        plan = self._make_plan(draft)
-        if plan is not None:
-            self._plan_ahead(plan, draft)
+        if not (draft.has_preempted and (batch.size or draft.chunks or self._out)):
+            if self._loaded:
+                self._admit_loaded(draft)
+            if self._waiting.requests:
+                self._admit_waiting(draft)
+        plan = self._put_out(draft)
         return Decision(plan, tuple(draft.reserved), tuple(draft.started))
 
     def _continue_batch(self) -> Decision:
@@ -86,23 +86,18 @@ class StepPlanning(SchedulerState):
         if batch.num_growing:
             self.kv.append_blocks(batch.growing())
         self._has_news = False
-        left, self._left = tuple(self._left), []
-        plan = StepPlan(batch.size, batch.context_tokens, (), (), left)
-        out = StepOut(plan, 0, may_repeat=True)
-        batch.advance(1)
-        self._end_at_limit(out)
-        out.batch_version = batch.version
-        self._out.append(out)
+        plan = StepPlan(batch.size, batch.context_tokens, (), (), self._take_left())
+        self._count_ahead(StepOut(plan, may_repeat=True))
         return Decision(plan)
 
     def _make_room_for_growth(self) -> bool:
         """Give every decoding request its next block, preempting the youngest until it fits."""
         batch, pool = self._batch, self.kv.pool
         has_preempted = False
-        while batch.num_growing > pool.num_free:
+        while (num_growing := batch.num_growing) > pool.num_free:
             self._preempt_youngest()
             has_preempted = True
-        if batch.num_growing:
+        if num_growing:
             self.kv.append_blocks(batch.growing())
         return has_preempted
 
@@ -197,47 +192,51 @@ class StepPlanning(SchedulerState):
 
     # ------------------------------------------------------------------ planning ahead
 
-    def _make_plan(self, draft: StepDraft) -> StepPlan | None:
-        """Return what the executor is told, or None if there is nothing to run."""
-        num_decodes = self._batch.size + len(draft.received)
-        if not num_decodes and not draft.chunks:
+    def _put_out(self, draft: StepDraft) -> StepPlan | None:
+        """Put a step out and return what the executor is told, None if there is nothing to run."""
+        batch = self._batch
+        num_decodes, context_tokens = batch.size, batch.context_tokens
+        joined: tuple[DecodeJoin, ...] = ()
+        if draft.received:
+            joined = tuple(
+                [DecodeJoin(r.request_id, r.num_prompt_tokens - 1) for r in draft.received]
+            )
+            num_decodes += len(joined)
+            context_tokens += sum([join.num_context_tokens for join in joined])
+        chunks = tuple(draft.chunks)
+        if not (num_decodes or chunks):
             return None
-        context_tokens = self._batch.context_tokens
-        joined: list[DecodeJoin] = []
-        for request in draft.received:
-            join = DecodeJoin(request.request_id, request.num_prompt_tokens - 1)
-            context_tokens += join.num_context_tokens
-            joined.append(join)
-        left, self._left = tuple(self._left), []
-        return StepPlan(
-            num_decodes=num_decodes,
-            context_tokens=context_tokens,
-            prefill=tuple(draft.chunks),
-            joined=tuple(joined),
-            left=left,
-        )
+        plan = StepPlan(num_decodes, context_tokens, chunks, joined, self._take_left())
+        may_repeat = not (chunks or joined or draft.has_preempted)
+        self._count_ahead(StepOut(plan, draft.received, draft.prompts, may_repeat=may_repeat))
+        return plan
 
-    def _plan_ahead(self, plan: StepPlan, draft: StepDraft) -> None:
-        """Put a step out and count its tokens as there, so that the next one can be planned."""
-        may_repeat = not (plan.prefill or plan.joined or draft.has_preempted)
-        out = StepOut(plan, 0, may_repeat, received=draft.received, prompts=draft.prompts)
-        self._batch.advance(1)
-        self._end_at_limit(out)
+    def _take_left(self) -> tuple[int, ...]:
+        """Return who left since the last plan, once."""
+        if not self._left:
+            return ()
+        left, self._left = tuple(self._left), []
+        return left
+
+    def _count_ahead(self, out: StepOut) -> None:
+        """Count the tokens of a step as there, so that the next one can be planned."""
+        batch = self._batch
+        batch.advance(1)
+        if batch.next_limit_tick <= batch.tick:
+            self._end_at_limit(out)
         for request in out.received:
             self._expect_token(request, out)
         for request, _ in out.prompts:
             if request.goal is not Goal.PREFILL:
                 self._expect_token(request, out)
-        out.batch_version = self._batch.version
+        out.batch_version = batch.version
         self._out.append(out)
 
     def _end_at_limit(self, out: StepOut) -> None:
         """Take the requests that reach their token limit out of the batch."""
-        batch = self._batch
-        if batch.next_limit_tick <= batch.tick:
-            for request in batch.pop_at_limit():
-                batch.leave(request)
-                self._expect_end(request, out)
+        for request in self._batch.pop_at_limit():
+            self._batch.leave(request)
+            self._expect_end(request, out)
 
     def _expect_token(self, request: Request, out: StepOut) -> None:
         """Count a token sampled outside the batch; the request decodes from the next step on."""
@@ -259,13 +258,14 @@ class StepPlanning(SchedulerState):
         token limits.
         """
         (out,) = self._out
-        is_same = out.may_repeat and not out.ending and out.batch_version == self._batch.version
-        if not is_same or not self._batch.size or self._partial is not None:
+        batch = self._batch
+        is_same = out.may_repeat and not out.ending and out.batch_version == batch.version
+        if not is_same or not batch.size or self._partial is not None or self._cancelling:
             return 1
-        if self._cancelling or self._may_let_in():
+        if self._has_news and self._may_let_in():
             return 1
-        by_blocks = self._batch.iterations_within(self.kv.pool.num_free)
-        return 1 + min(by_blocks, self._batch.iterations_to_limit())
+        num_iterations = batch.iterations_within(self.kv.pool.num_free)
+        return 1 + min(num_iterations, batch.iterations_to_limit())
 
     def extend(self, num_iterations: int) -> None:
         """Count the oldest step that is out as one of ``num_iterations`` iterations in total."""
@@ -273,10 +273,12 @@ class StepPlanning(SchedulerState):
         more = num_iterations - out.num_iterations
         if not more:
             return
-        may_run = out.may_repeat and not out.ending and more <= self._batch.iterations_to_limit()
+        batch = self._batch
         assert more > 0, "ran less than was counted"
+        may_run = out.may_repeat and not out.ending and more <= batch.iterations_to_limit()
         assert may_run, "ran more than was planned"
         out.num_iterations = num_iterations
-        self.kv.append_blocks(self._batch.growing(0, more))
-        self._batch.advance(more)
-        self._end_at_limit(out)
+        self.kv.append_blocks(batch.growing(0, more))
+        batch.advance(more)
+        if batch.next_limit_tick <= batch.tick:
+            self._end_at_limit(out)

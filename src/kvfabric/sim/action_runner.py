@@ -18,7 +18,7 @@ from kvfabric.serving.actions import (
     StartRead,
     StartTransfer,
 )
-from kvfabric.serving.commands import AddRequest, WorkerEvent
+from kvfabric.serving.commands import AddRequest, Command, Prefilled, WorkerEvent
 from kvfabric.serving.coordinator import Coordinator
 from kvfabric.sim.phases import Phase
 from kvfabric.sim.simulation_config import SimulationConfig
@@ -41,6 +41,8 @@ class ActionRunner(StepDriver):
         """Join control and world; see ``Simulation``."""
         super().__init__(config, workers, network, coordinator.num_layer_groups)
         self._coordinator = coordinator
+        self._changed: set[int] = set()  # workers that something happened to since they reported
+        self._report_ns = coordinator.signal_interval_ns  # the first instant with new reports
         self._followers: dict[int, list[RequestSpec]] = {}
         for spec in workload.requests:
             if spec.after_request_id is not None:
@@ -55,8 +57,8 @@ class ActionRunner(StepDriver):
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case SendCommand():
-                    self._send(action)
+                case SendCommand(worker_id, command):
+                    self._send(worker_id, command)
                 case StartTransfer(transfer, awaited_by):
                     if awaited_by is not None:
                         self._awaiting[transfer.transfer_id] = awaited_by
@@ -69,24 +71,32 @@ class ActionRunner(StepDriver):
                     self._stop(transfer_id)
                 case EndRequest(record):
                     self._end(record)
-        self._watch_deadline()
 
-    def _send(self, action: SendCommand) -> None:
-        worker = self._workers[action.worker]
-        if isinstance(action.command, AddRequest):
-            worker.executor.forget(action.command.request_id)
-            read_ns = self._iteration_end_ns(worker)
-            self._coordinator.on_queued(action.command.request_id, action.worker, read_ns)
-        events = worker.scheduler.handle(action.command, self._now_ns)
-        self._dirty.add(action.worker)
-        if worker.executor.num_iterations > 1 and worker.executor.is_running:
-            self._make_room(action.worker)
-        self._tell(action.worker, events)
+    def _send(self, worker_id: int, command: Command) -> None:
+        worker = self._workers[worker_id]
+        executor = worker.executor
+        if isinstance(command, AddRequest):
+            executor.forget(command.request_id)
+            if self._coordinator.awaits_queued(command.request_id, worker_id):
+                read_ns = self._iteration_end_ns(worker)
+                self._coordinator.on_queued(command.request_id, read_ns)
+        events = worker.scheduler.handle(command, self._now_ns)
+        self._changed.add(worker_id)
+        if executor.is_running and executor.num_iterations > 1:
+            self._make_room(worker)
+        if worker.may_plan or not executor.is_running:
+            self._dirty.add(worker_id)
+        if events:
+            self._tell(worker_id, events)
 
     def _tell(self, worker_id: int, events: Sequence[WorkerEvent]) -> None:
         for event in events:
             self._note(type(event).__name__, worker_id, event.request_id)
-            self._act(self._coordinator.on_worker_event(worker_id, event, self._now_ns))
+            actions = self._coordinator.on_worker_event(worker_id, event, self._now_ns)
+            if actions:
+                self._act(actions)
+            if isinstance(event, Prefilled):
+                self._watch_deadline()
 
     def _read(self, action: StartRead) -> None:
         assert self._tier_links is not None, "a KV pool without links to its tiers"
@@ -112,7 +122,10 @@ class ActionRunner(StepDriver):
                 self._push(self._now_ns, Phase.STEP_DONE, worker_id, worker.version)
 
     def _watch_deadline(self) -> None:
-        """Wake up at the control's next deadline, if that is not planned already."""
+        """Wake up at the control's next deadline, if that is not planned already.
+
+        A sooner one begins with a prefill that has ended or blocks that are reserved, no other way.
+        """
         deadline_ns = self._coordinator.next_deadline_ns()
         if deadline_ns is None:
             return

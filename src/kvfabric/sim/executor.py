@@ -80,6 +80,11 @@ class SimExecutor:
         """Return when the plan that runs began."""
         return self._start_ns
 
+    @property
+    def num_completed(self) -> int:
+        """Return the iterations that have run and are completed, over all plans."""
+        return self._tick
+
     def forget(self, request_id: int) -> None:
         """Forget what a request produced here: it is added anew, from its prompt on."""
         self._end_tick.pop(request_id, None)
@@ -94,11 +99,8 @@ class SimExecutor:
         for join in plan.joined:
             self._join(join.request_id, self._tick)
         if plan.prefill:
-            shape = StepShape(
-                plan.num_decodes,
-                plan.context_tokens,
-                tuple((chunk.num_tokens, chunk.num_history_tokens) for chunk in plan.prefill),
-            )
+            chunks = [(chunk.num_tokens, chunk.num_history_tokens) for chunk in plan.prefill]
+            shape = StepShape(plan.num_decodes, plan.context_tokens, tuple(chunks))
             self.num_iterations = 1
             self.end_ns = now_ns + self._model.mixed_step_ns(shape)
             return
@@ -133,12 +135,16 @@ class SimExecutor:
         plan, self._plan = self._plan, None
         self.is_running = False
         assert plan is not None
-        self._tick += self.num_iterations
-        finished = self._pop_ended()
-        for chunk in plan.prefill:
-            if chunk.is_last and self._samples_first_token:
-                finished += self._after_prompt(chunk.request_id)
-        return StepResult(self.num_iterations, tuple(sorted(finished)))
+        num_iterations = self.num_iterations
+        tick = self._tick = self._tick + num_iterations
+        finished: list[int] = []
+        if self._ends and self._ends[0][0] <= tick:
+            finished = self._pop_ended()
+        if plan.prefill and self._samples_first_token:
+            for chunk in plan.prefill:
+                if chunk.is_last:
+                    finished += self._after_prompt(chunk.request_id)
+        return StepResult(num_iterations, tuple(sorted(finished)) if finished else ())
 
     def _end_of(self, num_iterations: int) -> int:
         plan = self._plan
@@ -178,10 +184,13 @@ class SimExecutor:
 
     def _iterations_to_end(self) -> int:
         """Return the iterations until the first output ends; 1 if none of the plan is left."""
-        ends = self._ends
-        while ends and self._end_tick.get(ends[0][1]) != ends[0][0]:
+        ends, end_tick = self._ends, self._end_tick
+        while ends:
+            tick, request_id = ends[0]
+            if end_tick.get(request_id) == tick:
+                return tick - self._tick
             heapq.heappop(ends)
-        return ends[0][0] - self._tick if ends else 1
+        return 1
 
     def _pop_ended(self) -> list[int]:
         ended: list[int] = []

@@ -19,6 +19,9 @@ class Phase(IntEnum):
     PLAN_AHEAD = 10
 
 
+NEVER = 1 << 62
+"""The instant of what is not expected to happen."""
+
 MAX_LAYER_GROUPS = 1 << 10
 FIRST_STEP_TRANSFER = 1 << 40
 """Ids of what steps exchange, out of the way of hand-offs."""

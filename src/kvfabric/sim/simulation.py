@@ -22,14 +22,17 @@ from kvfabric.serving.coordinator import Coordinator
 from kvfabric.serving.scheduler import Scheduler
 from kvfabric.sim.action_runner import ActionRunner
 from kvfabric.sim.executor import SimExecutor
-from kvfabric.sim.phases import FIRST_STEP_TRANSFER, MAX_LAYER_GROUPS, Phase
+from kvfabric.sim.phases import FIRST_STEP_TRANSFER, MAX_LAYER_GROUPS, NEVER, Phase
 from kvfabric.sim.run_result import RunResult
 from kvfabric.sim.simulation_config import SimulationConfig
 from kvfabric.sim.worker import SimWorker, TrafficOf
 
 __all__ = ["Phase", "RunResult", "Simulation", "SimulationConfig"]
 
-_STEP_DONE = int(Phase.STEP_DONE)
+# plain integers, which compare faster
+_STEP_DONE, _TRANSFER_DONE = int(Phase.STEP_DONE), int(Phase.TRANSFER_DONE)
+_TRANSFER_START, _ARRIVAL = int(Phase.TRANSFER_START), int(Phase.ARRIVAL)
+_PLAN_AHEAD = int(Phase.PLAN_AHEAD)
 
 
 class Simulation(ActionRunner):
@@ -59,7 +62,9 @@ class Simulation(ActionRunner):
             tier_links: host memories and storage of the control's KV pool, if it has one.
         """
         self._config = config
-        sims = [SimWorker(scheduler, executor) for scheduler, executor in workers]
+        sims = [
+            SimWorker(i, scheduler, executor) for i, (scheduler, executor) in enumerate(workers)
+        ]
         assert len(traffic) <= len(sims), "traffic of more workers than there are"
         for worker, traffic_of in zip(sims, traffic, strict=False):
             worker.traffic_of = traffic_of
@@ -95,7 +100,7 @@ class Simulation(ActionRunner):
         is_collecting = gc.isenabled()
         gc.disable()
         try:
-            self._run(on_progress, check=check)
+            self._run(self._observer(on_progress, check=check))
         finally:
             if is_collecting:
                 gc.enable()
@@ -105,22 +110,57 @@ class Simulation(ActionRunner):
             records=tuple(records),
             end_ns=self._end_ns,
             num_events=self._num_events,
-            num_iterations=self._num_iterations,
+            num_iterations=sum(worker.executor.num_completed for worker in self._workers),
             num_preemptions=self._num_preemptions
             + sum(worker.scheduler.num_preemptions for worker in self._workers),
             log_digest=self._log.hexdigest(),
         )
 
-    def _run(self, on_progress: Callable[[int], None] | None, *, check: bool) -> None:
-        while (now_ns := self._next_instant_ns()) is not None:
-            assert now_ns >= self._now_ns, "time never decreases (INV-3)"
-            self._now_ns = now_ns
-            num_ended = len(self._records)
-            self._apply_instant()
+    def _observer(
+        self, on_progress: Callable[[int], None] | None, *, check: bool
+    ) -> Callable[[], None] | None:
+        """Return what is to be called after every instant, if anything is."""
+        if on_progress is None:
+            return self.check_invariants if check else None
+        num_ended = 0
+
+        def observe() -> None:
+            nonlocal num_ended
             if check:
                 self.check_invariants()
-            if on_progress is not None and len(self._records) > num_ended:
-                on_progress(len(self._records))
+            if len(self._records) > num_ended:
+                num_ended = len(self._records)
+                on_progress(num_ended)
+
+        return observe
+
+    def _run(self, observe: Callable[[], None] | None) -> None:
+        """Apply the next event, or once an instant has no more of them let workers plan."""
+        heap, dirty, workers = self._heap, self._dirty, self._workers
+        while True:
+            time_ns, phase, ident, version = min(heap[0], self._network_event)
+            if time_ns > self._now_ns:  # the only place where time moves (INV-3)
+                if dirty:
+                    self._schedule_dirty()
+                    continue
+                if observe is not None:
+                    observe()
+                if time_ns == NEVER:
+                    return
+                if time_ns >= self._report_ns:
+                    self._report(time_ns)
+                self._now_ns = time_ns
+            if phase == _TRANSFER_DONE:
+                self._complete_transfers()
+                continue
+            heapq.heappop(heap)
+            self._num_events += 1
+            if phase != _STEP_DONE:
+                self._apply(phase, ident, version)
+                continue
+            worker = workers[ident]
+            if version == worker.version:  # else the run was cut short meanwhile
+                self._end_step(worker)
 
     @property
     def num_held_blocks(self) -> int:
@@ -133,55 +173,27 @@ class Simulation(ActionRunner):
         for worker in self._workers:
             worker.scheduler.check_invariants()
 
-    # ------------------------------------------------------------------ time
+    # ------------------------------------------------------------------ what happens
 
-    def _next_instant_ns(self) -> int | None:
-        network_ns = self._network_ns
-        heap_ns = self._heap[0][0] if self._heap else None
-        if network_ns is None or heap_ns is None:
-            return heap_ns if network_ns is None else network_ns
-        return min(network_ns, heap_ns)
+    def _complete_transfers(self) -> None:
+        done = self._network.advance(self._now_ns)
+        self._watch_network()
+        for transfer_id in done:
+            self._transfer_done(transfer_id)
 
-    def _apply_instant(self) -> None:
-        """Apply all events of this instant, then let workers plan, until nothing is left."""
-        heap, now_ns, network = self._heap, self._now_ns, self._network
-        while True:
-            while heap and heap[0][0] == now_ns and heap[0][1] == _STEP_DONE:
-                self._num_events += 1
-                _, _, worker_id, version = heapq.heappop(heap)
-                self._step_done(worker_id, version)
-            if self._network_ns is not None and self._network_ns <= now_ns:
-                done = network.advance(now_ns)
-                self._network_ns = network.next_completion_ns()
-                for transfer_id in done:
-                    self._transfer_done(transfer_id)
-            if heap and heap[0][0] == now_ns:
-                self._apply(heapq.heappop(heap))
-                continue
-            if not self._dirty:
-                return
-            dirty = sorted(self._dirty)
-            self._dirty.clear()
-            for worker_id in dirty:
-                self._schedule(worker_id)
-
-    def _apply(self, event: tuple[int, int, int, int]) -> None:
-        _, phase, ident, version = event
-        self._num_events += 1
-        if phase == _STEP_DONE:
-            self._step_done(ident, version)
-        elif phase == Phase.PLAN_AHEAD:
-            self._reach_last_iteration(ident, version)
-        elif phase == Phase.TRANSFER_START:
+    def _apply(self, phase: int, ident: int, version: int) -> None:
+        if phase == _ARRIVAL:
+            self._arrive(self._specs[ident])
+        elif phase == _TRANSFER_START:
             transfer = self._transfers.pop(ident, None)
             if transfer is not None:  # not cancelled meanwhile
                 self._start_transfer(transfer)
-        elif phase == Phase.ARRIVAL:
-            self._arrive(self._specs[ident])
+        elif phase == _PLAN_AHEAD:
+            self._reach_last_iteration(ident, version)
         elif phase == Phase.LAYERS_READY:
             worker_id, group = divmod(ident, MAX_LAYER_GROUPS)
             if version == self._workers[worker_id].version:
-                self._layers_ready(worker_id, group)
+                self._layers_ready(self._workers[worker_id], group)
         else:
             self._apply_rare(Phase(phase), ident)
 
@@ -193,6 +205,7 @@ class Simulation(ActionRunner):
             case Phase.DEADLINE:
                 self._watched_ns = None
                 self._act(self._coordinator.expire(self._now_ns))
+                self._watch_deadline()
             case Phase.READ_DONE:
                 if ident in self._reads:  # not cancelled meanwhile
                     self._reads.remove(ident)
@@ -239,7 +252,7 @@ class Simulation(ActionRunner):
         worker = self._workers[worker_id]
         worker.awaited.discard(transfer_id)
         if worker.is_computed:
-            self._end_step(worker_id)
+            self._end_step(worker)
 
     # ------------------------------------------------------------------ steps
 
@@ -251,77 +264,83 @@ class Simulation(ActionRunner):
         worker.may_plan = True
         self._dirty.add(worker_id)
 
-    def _schedule(self, worker_id: int) -> None:
-        """Let a worker plan and start its next step where it is time to; make its state known."""
-        worker = self._workers[worker_id]
-        if worker.is_lost:
-            return
-        if worker.lockstep:
-            self._begin_together(worker.lockstep)
-        elif not worker.executor.is_running:
-            if worker.planned is None:
-                worker.planned = self._plan(worker_id)
-            if worker.planned is not None:
-                self._begin(worker_id, worker.planned)
-        if worker.may_plan:
-            worker.may_plan = False
-            worker.planned = self._plan(worker_id)
-        signal = worker.scheduler.signal(self._now_ns)
-        if signal is not worker.signal:
-            worker.signal = signal
-            self._coordinator.observe(worker_id, signal, self._now_ns)
+    def _schedule_dirty(self) -> None:
+        """Let the workers that something happened to plan and start their next steps, by id."""
+        dirty = sorted(self._dirty)
+        self._dirty.clear()
+        for worker_id in dirty:
+            worker = self._workers[worker_id]
+            if worker.is_lost:
+                continue
+            if worker.lockstep:
+                self._begin_together(worker.lockstep)
+            elif not worker.executor.is_running:
+                plan = self._plan(worker) if worker.planned is None else worker.planned
+                if plan is not None:
+                    self._begin(worker, plan)
+            if worker.may_plan:
+                worker.may_plan = False
+                worker.planned = self._plan(worker)
 
-    def _plan(self, worker_id: int) -> StepPlan | None:
-        decision = self._workers[worker_id].scheduler.schedule(self._now_ns)
-        for request_id, num_cached_tokens in decision.reserved:
-            self._note("reserved", worker_id, request_id)
-            actions = self._coordinator.on_reserved(request_id, self._now_ns, num_cached_tokens)
-            self._act(actions)
+    def _plan(self, worker: SimWorker) -> StepPlan | None:
+        decision = worker.scheduler.schedule(self._now_ns)
+        if decision.reserved:
+            for request_id, num_cached_tokens in decision.reserved:
+                self._note("reserved", worker.worker_id, request_id)
+                self._act(
+                    self._coordinator.on_reserved(request_id, self._now_ns, num_cached_tokens)
+                )
+            self._watch_deadline()
         if self._num_layer_groups:
-            self._tell(worker_id, decision.started)
+            self._tell(worker.worker_id, decision.started)
         return decision.plan
 
     def _begin_together(self, group: tuple[int, ...]) -> None:
         """Start the steps of a lockstep group, once all of them have ended their last."""
-        members = {i: self._workers[i] for i in group if not self._workers[i].is_lost}
-        if any(worker.executor.is_running for worker in members.values()):
+        members = [self._workers[i] for i in group if not self._workers[i].is_lost]
+        if any(worker.executor.is_running for worker in members):
             return
-        for worker_id, worker in members.items():
+        for worker in members:
             if worker.planned is None:
-                worker.planned = self._plan(worker_id)
-        self._start_together({i: w for i, w in members.items() if w.planned is not None})
+                worker.planned = self._plan(worker)
+        self._start_together([worker for worker in members if worker.planned is not None])
 
-    def _step_done(self, worker_id: int, version: int) -> None:
-        worker = self._workers[worker_id]
-        if version != worker.version:
-            return  # the run was cut short meanwhile
-        worker.is_computed = True
-        self._end_step(worker_id)
-
-    def _end_step(self, worker_id: int) -> None:
+    def _end_step(self, worker: SimWorker) -> None:
         """Complete a step that is computed, once all bytes it waits for have arrived."""
-        worker = self._workers[worker_id]
-        if worker.awaited:
-            return
-        if worker.exposed:
-            parts, worker.exposed = worker.exposed, ()
-            self._exchange(worker_id, parts)
+        if worker.awaited or worker.exposed:
+            worker.is_computed = True
+            if not worker.awaited:
+                parts, worker.exposed = worker.exposed, ()
+                self._exchange(worker, parts)
             return
         worker.is_computed = False
         if self._num_layer_groups and worker.executor.plan.prefill:
-            self._layers_ready(worker_id, self._num_layer_groups - 1)
+            self._layers_ready(worker, self._num_layer_groups - 1)
         result = worker.executor.complete()
-        self._num_iterations += result.num_iterations
         events = worker.scheduler.complete(result, self._now_ns)
-        self._dirty.add(worker_id)
-        self._tell(worker_id, events)
+        self._dirty.add(worker.worker_id)
+        self._changed.add(worker.worker_id)
+        if events:
+            self._tell(worker.worker_id, events)
 
-    def _layers_ready(self, worker_id: int, group: int) -> None:
+    def _layers_ready(self, worker: SimWorker, group: int) -> None:
         """Report that a layer group of the chunks in the step that runs is computed."""
-        for chunk in self._workers[worker_id].executor.plan.prefill:
+        for chunk in worker.executor.plan.prefill:
             end_token = chunk.num_history_tokens + chunk.num_tokens
             piece = KvPiece(chunk.num_history_tokens, end_token, group)
             self._act(self._coordinator.on_layers_ready(chunk.request_id, piece, self._now_ns))
+
+    def _report(self, now_ns: int) -> None:
+        """Report, before the first instant of a new interval, what changed in the one before.
+
+        A router sees nothing younger, see ``SignalBoard``.
+        """
+        for worker_id in self._changed:
+            signal = self._workers[worker_id].scheduler.signal(self._now_ns)
+            self._coordinator.observe(worker_id, signal, self._now_ns)
+        self._changed.clear()
+        interval_ns = self._coordinator.signal_interval_ns
+        self._report_ns = (now_ns // interval_ns + 1) * interval_ns
 
     # ------------------------------------------------------------------ workers that come and go
 
@@ -337,6 +356,7 @@ class Simulation(ActionRunner):
         self._num_preemptions += worker.scheduler.num_preemptions
         worker.reset()
         worker.is_lost = True
+        self._changed.discard(worker_id)
         self._act(self._coordinator.on_worker_lost(worker_id, self._now_ns))
 
     def _join(self, worker_id: int) -> None:

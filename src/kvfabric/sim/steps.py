@@ -5,14 +5,21 @@ The lowest of the three layers of a simulation, see ``simulation``. It never ask
 
 import hashlib
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from kvfabric.protocol.ports import Network
 from kvfabric.protocol.step import StepPlan
 from kvfabric.protocol.transfer import RankTransfer, TransferPlan
-from kvfabric.sim.phases import FIRST_STEP_TRANSFER, MAX_LAYER_GROUPS, Phase
+from kvfabric.sim.phases import FIRST_STEP_TRANSFER, MAX_LAYER_GROUPS, NEVER, Phase
 from kvfabric.sim.simulation_config import SimulationConfig
 from kvfabric.sim.worker import SimWorker
+
+Event = tuple[int, int, int, int]
+"""Instant, phase, id, and for steps the version of the worker: events happen in this order."""
+
+_STEP_DONE, _TRANSFER_DONE = int(Phase.STEP_DONE), int(Phase.TRANSFER_DONE)
+NOTHING: Event = (NEVER, _TRANSFER_DONE, 0, 0)
+"""Stands at the end of all events, and for the next completion where none is expected."""
 
 
 class StepDriver:
@@ -40,14 +47,13 @@ class StepDriver:
             for worker_id in group:
                 self._workers[worker_id].lockstep = group
         self._network = network
-        self._network_ns: int | None = None  # of its next completion
+        self._network_event = NOTHING  # the next completion
         self._num_layer_groups = num_layer_groups
-        self._heap: list[tuple[int, int, int, int]] = []  # (time, phase, id, version)
+        self._heap = [NOTHING]
         self._now_ns = 0
         self._num_events = 0
-        self._num_iterations = 0
         self._log = hashlib.sha256()
-        self._dirty: set[int] = set()  # workers that something happened to
+        self._dirty: set[int] = set()  # workers that may plan
         self._worker_of_transfer: dict[int, int] = {}  # of those that a step waits for
         self._next_step_transfer = FIRST_STEP_TRANSFER
         self._awaiting: dict[int, int] = {}  # fetches to the request whose first step awaits them
@@ -63,85 +69,89 @@ class StepDriver:
 
     # ------------------------------------------------------------------ network
 
+    def _watch_network(self) -> None:
+        time_ns = self._network.next_completion_ns()
+        self._network_event = NOTHING if time_ns is None else (time_ns, _TRANSFER_DONE, 0, 0)
+
     def _start_transfer(self, transfer: TransferPlan) -> None:
         self._network.start(transfer, self._now_ns)
-        self._network_ns = self._network.next_completion_ns()
+        self._watch_network()
 
     def _cancel_transfer(self, transfer_id: int) -> None:
         self._network.cancel(transfer_id, self._now_ns)
-        self._network_ns = self._network.next_completion_ns()
+        self._watch_network()
 
     # ------------------------------------------------------------------ begin
 
-    def _begin(self, worker_id: int, plan: StepPlan) -> None:
-        worker = self._workers[worker_id]
+    def _begin(self, worker: SimWorker, plan: StepPlan) -> None:
         worker.planned = None
         worker.executor.start(plan, self._now_ns, worker.scheduler.run_length())
-        self._expect_end(worker_id)
+        self._expect_end(worker)
         if plan.prefill:
             if self._awaiting:
-                self._await_fetches(worker_id, plan)
+                self._await_fetches(worker, plan)
             if self._num_layer_groups:
-                self._expect_layers(worker_id)
+                self._expect_layers(worker)
             if worker.traffic_of is not None:
                 traffic = worker.traffic_of(plan)
                 worker.exposed = traffic.exposed
                 if traffic.overlapped:
-                    self._exchange(worker_id, traffic.overlapped)
+                    self._exchange(worker, traffic.overlapped)
 
-    def _start_together(self, started: Mapping[int, SimWorker]) -> None:
+    def _start_together(self, started: Sequence[SimWorker]) -> None:
         """Start the planned steps of a lockstep group; all end with the longest."""
-        for worker in started.values():
+        for worker in started:
             assert worker.planned is not None
             worker.executor.start(worker.planned, self._now_ns)
             worker.planned = None
-        end_ns = max((worker.executor.end_ns for worker in started.values()), default=0)
-        for worker_id, worker in started.items():
+        end_ns = max((worker.executor.end_ns for worker in started), default=0)
+        for worker in started:
             worker.executor.end_ns = end_ns
-            self._expect_end(worker_id)
-            self._dirty.add(worker_id)
+            self._expect_end(worker)
+            self._dirty.add(worker.worker_id)
             if self._awaiting:
-                self._await_fetches(worker_id, worker.executor.plan)
+                self._await_fetches(worker, worker.executor.plan)
 
-    def _expect_layers(self, worker_id: int) -> None:
+    def _expect_layers(self, worker: SimWorker) -> None:
         """Await the end of every layer group but the last, which ends with the step."""
-        worker, num_groups = self._workers[worker_id], self._num_layer_groups
+        num_groups = self._num_layer_groups
         start_ns = worker.executor.start_ns
         duration_ns = worker.executor.end_ns - start_ns
         for group in range(num_groups - 1):
             ready_ns = start_ns + duration_ns * (group + 1) // num_groups
-            ident = worker_id * MAX_LAYER_GROUPS + group
+            ident = worker.worker_id * MAX_LAYER_GROUPS + group
             self._push(ready_ns, Phase.LAYERS_READY, ident, worker.version)
 
-    def _exchange(self, worker_id: int, parts: tuple[RankTransfer, ...]) -> None:
+    def _exchange(self, worker: SimWorker, parts: tuple[RankTransfer, ...]) -> None:
         """Move what the GPUs of a worker exchange; its step waits for it."""
         transfer_id = self._next_step_transfer
         self._next_step_transfer += 1
-        self._worker_of_transfer[transfer_id] = worker_id
-        self._workers[worker_id].awaited.add(transfer_id)
+        self._worker_of_transfer[transfer_id] = worker.worker_id
+        worker.awaited.add(transfer_id)
         self._start_transfer(TransferPlan(transfer_id, parts))
 
-    def _expect_end(self, worker_id: int) -> None:
+    def _expect_end(self, worker: SimWorker) -> None:
         """Await the end of the step that runs and, where the next is planned ahead, that moment."""
-        worker, executor = self._workers[worker_id], self._workers[worker_id].executor
-        worker.version += 1
-        self._push(executor.end_ns, Phase.STEP_DONE, worker_id, worker.version)
+        executor = worker.executor
+        worker.version = version = worker.version + 1
+        event = executor.end_ns, _STEP_DONE, worker.worker_id, version
+        heapq.heappush(self._heap, event)
         if self._config.async_scheduling:
             if executor.num_iterations == 1:
                 worker.may_plan = True
             else:
                 plan_ns = executor.last_iteration_ns
-                self._push(plan_ns, Phase.PLAN_AHEAD, worker_id, worker.version)
+                self._push(plan_ns, Phase.PLAN_AHEAD, worker.worker_id, version)
 
     # ------------------------------------------------------------------ wait
 
-    def _await_fetches(self, worker_id: int, plan: StepPlan) -> None:
+    def _await_fetches(self, worker: SimWorker, plan: StepPlan) -> None:
         """Let a step wait for the prefixes of the prompts it computes that are under way."""
         requests = {chunk.request_id for chunk in plan.prefill}
         for transfer_id, request_id in self._awaiting.items():
             if request_id in requests:
-                self._worker_of_transfer[transfer_id] = worker_id
-                self._workers[worker_id].awaited.add(transfer_id)
+                self._worker_of_transfer[transfer_id] = worker.worker_id
+                worker.awaited.add(transfer_id)
 
     # ------------------------------------------------------------------ cut short
 
@@ -154,11 +164,10 @@ class StepDriver:
             return self._now_ns  # or later, where the step still waits for bytes
         return worker.executor.iteration_end_ns(self._now_ns)
 
-    def _make_room(self, worker_id: int) -> None:
+    def _make_room(self, worker: SimWorker) -> None:
         """Cut a run short where something new may change the next step."""
-        worker = self._workers[worker_id]
         num_ahead = 1 if self._config.async_scheduling else 0
         if worker.scheduler.should_interrupt() and worker.executor.interrupt(
             self._now_ns, num_ahead=num_ahead
         ):
-            self._expect_end(worker_id)
+            self._expect_end(worker)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from kvfabric.protocol.step import StepPlan
 from kvfabric.protocol.transfer import RankTransfer
-from kvfabric.serving.commands import WorkerSignal
 from kvfabric.serving.scheduler import Scheduler
 from kvfabric.sim.executor import SimExecutor
 
@@ -31,6 +30,7 @@ class SimWorker:
     """A worker and where it is in its step.
 
     Attributes:
+        worker_id: its place among all of them.
         scheduler: its decisions.
         executor: its stand-in GPUs.
         traffic_of: what a step with prefill chunks exchanges; None for nothing.
@@ -43,9 +43,9 @@ class SimWorker:
         is_lost: it died and is not back.
         lockstep: ids of the workers whose steps begin and end together with this one's, itself
             included; () for none.
-        signal: what it last reported.
     """
 
+    worker_id: int
     scheduler: Scheduler
     executor: SimExecutor
     traffic_of: TrafficOf | None = None
@@ -57,7 +57,6 @@ class SimWorker:
     exposed: tuple[RankTransfer, ...] = ()
     is_lost: bool = False
     lockstep: tuple[int, ...] = ()
-    signal: WorkerSignal | None = None
 
     def reset(self) -> None:
         """Put an empty scheduler in the place of the one that died, and empty the executor."""
@@ -65,7 +64,6 @@ class SimWorker:
         self.executor.lose_all()
         self.version += 1
         self.planned = None
-        self.signal = None
         self.may_plan = self.is_computed = False
         self.awaited = set()
         self.exposed = ()

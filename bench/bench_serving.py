@@ -23,6 +23,7 @@ from pathlib import Path
 
 from kvfabric.app.models import load_geometry
 from kvfabric.catalog.gpus import gpu
+from kvfabric.compiled_core import is_core_compiled
 from kvfabric.metrics.latency import Slo
 from kvfabric.plan.compare import build_fabric, design_on
 from kvfabric.plan.fleet import build_fleet, build_simulation
@@ -133,6 +134,10 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
+    core = (
+        "machine code" if is_core_compiled() else "interpreted (./scripts/compile makes it faster)"
+    )
+    print(f"serving core: {core}")
     if args.which == "azure":
         azure(args.requests, args.repeat, profile=args.profile)
     elif args.which == "scaling":

@@ -65,7 +65,25 @@ VALUES: dict[str, tuple[str, str, str, str]] = {
     "unknown model": ("llama-3.1-8b", "lama-3.1-8b", ":4: model: ", "llama-3.1-8b"),
     "unknown GPU": ("h100-sxm-80gb", "h100", ":5: gpu: ", "h100-sxm-80gb"),
     "GPU as a number": ("h100-sxm-80gb", "100", ":5: gpu: ", "Write a name"),
-    "unknown fabric": ("zcube]", "torus]", ":12: fabric.kinds.2: ", "clos, roft, zcube"),
+    "unknown fabric": ("zcube]", "torus]", ":12: fabric.kinds.2: ", "clos, roft, rail-only"),
+    "size as text": (
+        "zcube]",
+        "{kind: multi-plane, shape: {planes: two}}]",
+        ":12: fabric.kinds.2.shape.planes: ",
+        "integer",
+    ),
+    "size of another kind": (
+        "zcube]",
+        "{kind: zcube, shape: {planes: 2}}]",
+        ":12: fabric.kinds: ",
+        "zcube has no size 'planes'",
+    ),
+    "planes that divide no server": (
+        "zcube]",
+        "{kind: multi-plane, shape: {planes: 3}}]",
+        ":12: fabric.kinds: ",
+        "Write planes as 1, 2, 4, 8",
+    ),
     "fabric as a number": ("zcube]", "3]", ":12: fabric.kinds.2: ", "mapping of keys"),
     "fabric without kind": ("zcube]", "{radix: 8}]", ":12: fabric.kinds.2.kind: ", "Add the key"),
     "misspelt key of a fabric": (
@@ -248,7 +266,30 @@ FLAGS: dict[str, tuple[list[str], str, str]] = {
     "cache type": ([*SIZE, "--context", "9", "--kv-dtype", "q4"], "--kv-dtype: ", "fp8"),
     "weights": ([*SIZE, "--context", "9", "--weight-dtype", "q4"], "--weight-dtype: ", "fp8"),
     "memory": ([*SIZE, "--context", "9", "--kv-memory-gib", "nan"], "--kv-memory-gib: ", "58.11"),
-    "kind": ([*TOPOLOGY, "torus"], "--kind: ", "clos, roft, zcube"),
+    "kind": ([*TOPOLOGY, "torus"], "--kind: ", "clos, roft, rail-only"),
+    "kind with a rate": (
+        [*TOPOLOGY, "torus", "--port-rate", "100 Gbps"],
+        "--kind: ",
+        "clos, roft, rail-only",
+    ),
+    "size of another kind": ([*TOPOLOGY, "hpn", "--shape", "k=2"], "--shape: ", "gpus_per_leaf"),
+    "size without number": ([*TOPOLOGY, "hpn", "--shape", "uplinks"], "--shape: ", "planes=8"),
+    "size below zero": ([*TOPOLOGY, "hpn", "--shape", "uplinks=-1"], "--shape: ", "planes=8"),
+    "size given twice": (
+        [*TOPOLOGY, "multi-plane", "--shape", "planes=2,planes=4"],
+        "--shape: ",
+        "'planes' stands twice",
+    ),
+    "no ports": (
+        [*TOPOLOGY, "multi-plane", "--shape", "ports=0", "--port-rate", "100 Gbps"],
+        "--shape: ",
+        "Write 1 or more",
+    ),
+    "more GPUs than fit": (
+        [*TOPOLOGY, "rail-only", "--radix", "4"],
+        "--gpus: ",
+        "The largest that fits is 64 GPUs",
+    ),
     "zero rate": ([*TOPOLOGY, "clos", "--port-rate", "0 bps"], "--port-rate: ", "above 0"),
     "slow ports": (
         [*TOPOLOGY, "clos", "--port-rate", "100 Gbps", "--nic-rate", "400 Gbps"],

@@ -196,6 +196,7 @@ def test_average_path_length_equals_the_mean_over_all_pairs(topology: Topology) 
     ]
     assume(lengths)
     measured = path_lengths(topology)
+    assert measured.average_links is not None
     assert abs(measured.average_links - sum(lengths) / len(lengths)) < 1e-9
     assert measured.diameter_links == max(lengths)
 

@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 
 from kvfabric.errors import UnsupportedError
 from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.failures import parse_failures, without
 from kvfabric.fabric.graph import Topology
 from kvfabric.fabric.load_balancing import (
+    POLICIES,
     AssigningBalancer,
     EcmpBalancer,
     SubFlow,
@@ -21,15 +23,22 @@ from kvfabric.protocol.transfer import RankTransfer
 GBIT = 10**9
 
 
-def build(kind: str, num_gpus: int, radix: int, servers: int, tiers: int | None) -> Topology:
+def build(
+    kind: str, num_gpus: int, radix: int, servers: int, tiers: int | None, **shape: int
+) -> Topology:
     return build_topology(
         kind,
         num_gpus,
         radix=radix,
-        nic_rate_bps=400 * GBIT,
+        nic_rate_bps=1200 * GBIT,
         gpus_per_server=servers,
         num_tiers=tiers,
+        shape=shape,
     )
+
+
+def failed(topology: Topology, *texts: str) -> Topology:
+    return without(topology, parse_failures(topology, texts))
 
 
 FABRICS = (
@@ -39,8 +48,21 @@ FABRICS = (
     build("zcube", 64, 16, 8, None),
     build("zcube", 36, 12, 2, None),
     build("zcube", 64, 12, 4, 2),
+    build("rail-only", 32, 8, 4, None),
+    build("hpn", 128, 32, 8, None),
+    build("zcube-recursive", 27, 24, 3, None, k=3),
+    build("bcube", 16, 4, 4, None),
+    build("bcube", 27, 3, 3, None, k=3),
+    build("dragonfly", 36, 8, 2, None),
+    build("jellyfish", 32, 8, 2, None),
 )
-POLICIES = ("ecmp", "spray", "assigned")
+FAILED_FABRICS = (
+    failed(FABRICS[2], "switch:leaf 0", "link:leaf 3 - spine 0"),
+    failed(FABRICS[3], "switch:multi-rail leaf 0"),
+    failed(FABRICS[3], "link:multi-rail leaf 0 - single-rail leaf 1", "port:GPU 3 port 0"),
+    failed(FABRICS[6], "switch:leaf 0", "switch:leaf 2"),
+    failed(FABRICS[9], "switch:leaf 0", "port:GPU 6 port 1"),
+)
 
 gpus = st.integers(0, 10**6)
 parts = st.builds(RankTransfer, gpus, gpus, st.one_of(st.integers(0, 9), st.integers(0, 10**12)))
@@ -63,8 +85,8 @@ def subflows_of(router: Router, num_new: int) -> list[SubFlow]:
 
 @settings(max_examples=150)
 @given(
-    st.sampled_from(FABRICS),
-    st.sampled_from(POLICIES),
+    st.sampled_from(FABRICS + FAILED_FABRICS),
+    st.sampled_from(tuple(POLICIES)),
     st.integers(1, 5),
     st.integers(0, 2**64 - 1),
     st.lists(
@@ -82,7 +104,9 @@ def test_router_finds_the_subflows_of_the_balancer(
 ) -> None:
     """Bit for bit; some transfers are released at once, so that assigned loads come and go."""
     try:
-        balancer = make_load_balancer(policy, topology, queue_pairs=queue_pairs, seed=seed)
+        balancer = make_load_balancer(
+            policy, topology, queue_pairs=queue_pairs, seed=seed, flowlet_bytes=10**10
+        )
     except UnsupportedError:
         return
     router = Router(balancer.rules)
@@ -117,6 +141,39 @@ def test_router_takes_the_salts_of_the_balancer(salt_by_switch: bool) -> None:
     for key in range(50):
         num_new, _ = router.route(key, [RankTransfer(0, 127, 1000)], 0)
         assert subflows_of(router, num_new) == list(balancer.route(0, 127, 1000, key << 16))
+
+
+@settings(max_examples=150)
+@given(
+    st.sampled_from(FABRICS + FAILED_FABRICS),
+    st.sampled_from([name for name in POLICIES if name != "spray"]),
+    gpus,
+    gpus,
+    st.integers(1, 10**9),
+)
+def test_routes_are_simple_paths_from_server_to_server(
+    topology: Topology, policy: str, src: int, dst: int, num_bytes: int
+) -> None:
+    """INV-13, on every kind of fabric and after failures; no byte is lost."""
+    src, dst = src % topology.num_gpus, dst % topology.num_gpus
+    try:
+        balancer = make_load_balancer(policy, topology, queue_pairs=2)
+    except UnsupportedError:
+        return
+    parts = balancer.route(src, dst, num_bytes, 7)
+    if topology.same_server(src, dst):
+        assert parts == ()
+        return
+    assert sum(part.num_bytes for part in parts) == num_bytes
+    tail, head = topology.channel_tail, topology.channel_head
+    for part in parts:
+        nodes = [int(tail[part.channels[0]]), *(int(head[c]) for c in part.channels)]
+        assert [int(tail[c]) for c in part.channels] == nodes[:-1]
+        assert len(set(nodes)) == len(nodes)
+        assert topology.same_server(nodes[0], src)
+        assert topology.same_server(nodes[-1], dst)
+        passed_hosts = [node for node in nodes[1:-1] if node < topology.num_gpus]
+        assert topology.hosts_forward or not passed_hosts
 
 
 @pytest.mark.parametrize("policy", ["ecmp", "assigned"])

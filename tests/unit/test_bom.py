@@ -40,6 +40,29 @@ def test_lines_name_the_parts_of_a_zcube() -> None:
     }
 
 
+def test_lines_name_the_parts_of_a_dual_plane_fabric() -> None:
+    lines = {(line.key, line.place): line.count for line in bom("hpn").lines}
+    assert lines == {
+        ("51.2t", "leaf"): 16,
+        ("51.2t", "aggregation"): 8,
+        ("optic-200g", "host"): 4096,
+        ("mpo-trunk", "host"): 2048,
+        ("optic-400g", "fabric"): 2048,
+        ("mpo-trunk", "fabric"): 1024,
+        ("2x200g", "host"): 1024,
+    }
+
+
+def test_nic_with_more_ports_than_the_catalog_has_counts_as_nics_of_one_port() -> None:
+    topology = build_topology(
+        "multi-plane", 64, nic_rate_bps=800 * GBIT, shape={"planes": 4, "ports": 4}
+    )
+    bill = bill_of_materials(topology, PRICE_BOOK)
+    assert [(line.key, line.count) for line in bill.lines if line.category == "nic"] == [
+        ("1x200g", 256)
+    ]
+
+
 def test_one_layer_saves_a_third_of_the_switches_of_two_tiers() -> None:
     # Source: z.ai/blog/zcube 2026-05-20: 2N/R against 3N/R switches
     assert bom("zcube").count("switch") * 3 == bom("roft").count("switch") * 2

@@ -1,7 +1,7 @@
 import pytest
 
 from kvfabric.errors import ConfigError
-from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.build import BUILDERS, build_topology
 from kvfabric.fabric.graph import Medium, Scope, Topology
 from kvfabric.fabric.measures import switches_by_role
 
@@ -93,8 +93,18 @@ def test_nic_faster_than_the_switch_port_is_refused() -> None:
 
 
 def test_unknown_kind_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="clos, roft, zcube"):
+    with pytest.raises(ConfigError, match=", ".join(BUILDERS)):
         build_topology("torus", 64, nic_rate_bps=400 * GBIT)
+
+
+def test_size_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match="clos has no size 'planes'"):
+        build_topology("clos", 64, nic_rate_bps=400 * GBIT, shape={"planes": 2})
+
+
+def test_negative_size_is_refused_before_any_rate_is_derived_from_it() -> None:
+    with pytest.raises(ConfigError, match="ports is -1"):
+        build_topology("multi-plane", 64, nic_rate_bps=400 * GBIT, shape={"ports": -1})
 
 
 def test_zero_gpus_are_refused() -> None:

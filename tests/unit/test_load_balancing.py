@@ -4,6 +4,7 @@ from kvfabric.errors import ConfigError, UnsupportedError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import Topology
 from kvfabric.fabric.load_balancing import (
+    POLICIES,
     AssigningBalancer,
     EcmpBalancer,
     LoadBalancer,
@@ -14,16 +15,18 @@ from kvfabric.fabric.measures import switches_by_role
 from kvfabric.fabric.paths import PathTable
 
 GBIT = 10**9
-POLICIES = ("ecmp", "spray", "assigned")
 
 
 def fabric(kind: str = "roft", num_gpus: int = 128, radix: int = 32) -> Topology:
     return build_topology(kind, num_gpus, radix=radix, nic_rate_bps=400 * GBIT)
 
 
-@pytest.fixture(params=POLICIES)
+@pytest.fixture(params=tuple(POLICIES))
 def balancer(request: pytest.FixtureRequest) -> LoadBalancer:
     return make_load_balancer(request.param, fabric(), queue_pairs=2, seed=1)
+
+
+CLOS_ONLY = {"dmodk"}
 
 
 def test_route_within_a_server_is_empty(balancer: LoadBalancer) -> None:
@@ -46,7 +49,15 @@ def test_route_of_the_same_rail_within_a_leaf_is_two_host_channels(balancer: Loa
 
 def test_names_say_the_policy_and_its_parameters() -> None:
     names = [make_load_balancer(p, fabric(), queue_pairs=4).name for p in POLICIES]
-    assert names == ["ecmp(4 qp)", "spray", "assigned"]
+    assert names == [
+        "ecmp(4 qp)",
+        "spray",
+        "assigned",
+        "flowlet(1048576 bytes)",
+        "dmodk",
+        "path-source",
+        "path-destination",
+    ]
 
 
 def test_unknown_policy_is_refused_with_the_known_ones() -> None:
@@ -59,7 +70,7 @@ def test_no_queue_pair_is_refused() -> None:
         make_load_balancer("ecmp", fabric(), queue_pairs=0)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", sorted(POLICIES.keys() - CLOS_ONLY))
 def test_two_port_nic_sends_half_of_the_bytes_through_each_port(policy: str) -> None:
     topology = fabric("zcube", 64, 16)
     parts = make_load_balancer(policy, topology).route(0, 63, 1000, 0)
@@ -189,3 +200,85 @@ def test_assigned_release_of_what_was_never_routed_is_caught() -> None:
 
 def test_split_bytes_differs_by_at_most_one() -> None:
     assert split_bytes(11, 4) == [3, 3, 3, 2]
+
+
+def test_flowlets_are_cut_by_size_up_to_sixteen() -> None:
+    balancer = make_load_balancer("flowlet", fabric(), flowlet_bytes=1000)
+    sizes = [
+        [part.num_bytes for part in balancer.route(0, 127, num_bytes, 3)]
+        for num_bytes in (999, 1001, 3000, 10**6)
+    ]
+    assert sizes[:3] == [[999], [501, 500], [1000] * 3]
+    assert sizes[3] == [62_500] * 16
+
+
+def test_flowlets_of_a_message_take_different_paths() -> None:
+    (first, *rest) = make_load_balancer("flowlet", fabric("clos", 512), flowlet_bytes=1000).route(
+        0, 511, 16_000, 3
+    )
+    assert len({part.channels for part in (first, *rest)}) > 4
+
+
+def test_flowlet_of_no_bytes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="flowlets of 0 bytes"):
+        make_load_balancer("flowlet", fabric(), flowlet_bytes=0)
+
+
+@pytest.mark.parametrize(("kind", "num_gpus", "tiers"), [("clos", 512, 2), ("roft", 1024, 3)])
+@pytest.mark.parametrize("policy", ["dmodk", "path-source"])
+def test_no_two_messages_of_a_shift_share_a_channel(
+    policy: str, kind: str, num_gpus: int, tiers: int
+) -> None:
+    """D-mod-k routes every shift of the NIC ports, in leaf order, without contention.
+
+    Source: Zahavi, J. Parallel Distrib. Comput. 72, 2012. S-mod-k mirrors it.
+    """
+    topology = build_topology(
+        kind, num_gpus, radix=32, nic_rate_bps=400 * GBIT, gpus_per_server=8, num_tiers=tiers
+    )
+    balancer = make_load_balancer(policy, topology)
+    in_order = topology.access_switches[:, 0].argsort(kind="stable").tolist()
+    for shift in (16, 48, num_gpus // 2, num_gpus - 16):
+        used: set[int] = set()
+        for place, src in enumerate(in_order):
+            dst = in_order[(place + shift) % num_gpus]
+            for part in balancer.route(src, dst, 1000, 0):
+                assert not used & set(part.channels)
+                used.update(part.channels)
+
+
+def test_dmodk_has_one_path_down_per_destination_and_spine() -> None:
+    topology = fabric("clos", 512)
+    balancer = make_load_balancer("dmodk", topology)
+    routes = [balancer.route(src, 511, 1000, 0)[0].channels for src in range(0, 480, 5)]
+    assert len({channels[-2:] for channels in routes}) == 1
+
+
+def test_dmodk_without_up_and_down_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="no up and down"):
+        make_load_balancer("dmodk", fabric("zcube", 64, 16))
+
+
+@pytest.mark.parametrize("policy", ["path-source", "path-destination"])
+def test_path_rules_spread_a_server_and_a_rank_over_the_parallel_cables(policy: str) -> None:
+    """1,024 GPUs on 51.2T switches: 16 cables per pair, 8 switches per group."""
+    topology = build_topology("zcube", 1024, nic_rate_bps=400 * GBIT)
+    balancer = make_load_balancer(policy, topology)
+    by_source = policy == "path-source"
+    one_rank = [(8 * s, 1016) if by_source else (0, 512 + 8 * s) for s in range(16, 32)]
+    one_server = [(r, 1016) if by_source else (0, 1016 + r) for r in range(8)]
+    port = 1 if by_source else 0  # single-rail side of the 16 servers of one switch
+    for pairs in (one_rank, one_server):
+        routes = [balancer.route(src, dst, 1000, 0)[port].channels for src, dst in pairs]
+        assert len({channels[1] for channels in routes}) == len(pairs)
+
+
+def test_path_rules_ignore_the_other_end() -> None:
+    topology = build_topology("zcube", 1024, nic_rate_bps=400 * GBIT)
+    for policy, fixed in (("path-source", 0), ("path-destination", 1)):
+        balancer = make_load_balancer(policy, topology)
+        others = range(512, 640)  # all on one single-rail switch
+        pairs = [(0, other) if fixed == 0 else (other, 0) for other in others]
+        port = 0 if fixed == 0 else 1
+        taken = {balancer.route(src, dst, 1000, 0)[port].channels[1] for src, dst in pairs}
+        assert len(taken) == 1

@@ -5,8 +5,9 @@ import pytest
 
 from kvfabric.errors import UnsupportedError
 from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.failures import parse_failures, without
 from kvfabric.fabric.measures import path_lengths, switch_distances
-from kvfabric.fabric.paths import CROSSED, ONE_PORT, STRAIGHT, PathTable
+from kvfabric.fabric.paths import CROSSED, ONE_PORT, STRAIGHT, Ends, PathTable
 
 GBIT = 10**9
 
@@ -66,13 +67,6 @@ def test_zcube_pairs_equal_groups_when_both_switches_are_shared() -> None:
     assert paths.port_pairs(0, 4) == STRAIGHT
 
 
-def test_nic_with_three_ports_is_refused() -> None:
-    topology = build_topology("clos", 64, radix=32, nic_rate_bps=400 * GBIT)
-    three = dataclasses.replace(topology, access_links=np.repeat(topology.access_links, 3, axis=1))
-    with pytest.raises(UnsupportedError, match="3 ports"):
-        PathTable(three)
-
-
 def test_switch_distances_are_symmetric_and_zero_on_the_diagonal() -> None:
     distances = switch_distances(build_topology("roft", 1024, radix=32, nic_rate_bps=400 * GBIT))
     assert (distances == distances.T).all()
@@ -87,3 +81,90 @@ def test_one_switch_is_two_cables_away_from_everyone() -> None:
 def test_single_gpu_has_no_paths() -> None:
     topology = build_topology("clos", 1, radix=4, nic_rate_bps=GBIT, gpus_per_server=1)
     assert path_lengths(topology).average_links == 0
+
+
+def test_rails_that_are_not_joined_are_reached_through_the_gpu_of_that_rail() -> None:
+    paths = table("rail-only", 64, 16)
+    assert paths.port_pairs(0, 8) == ONE_PORT
+    assert paths.port_pairs(0, 13) == ()
+    assert paths.ends(0, 8) == Ends(0, 8, ONE_PORT)
+    assert paths.ends(0, 13) == Ends(5, 13, ONE_PORT)  # rank 5 of server 0
+
+
+def test_planes_that_are_not_joined_pair_equal_ports() -> None:
+    paths = table("hpn", 128, 32)
+    assert paths.port_pairs(0, 127) == STRAIGHT
+
+
+def test_bcube_pairs_ports_of_the_digits_that_differ_and_keeps_the_others() -> None:
+    """As many disjoint paths as ports; source: BCube, SIGCOMM 2009, theorem 3."""
+    paths = PathTable(
+        build_topology(
+            "bcube", 64, radix=4, nic_rate_bps=600 * GBIT, gpus_per_server=4, shape={"k": 3}
+        )
+    )
+    digits = {"level 0 and 1": 4 + 1, "level 1": 4, "all": 16 + 4 + 1}
+    found = {name: set(paths.port_pairs(0, gpu)) for name, gpu in digits.items()}
+    assert found["level 0 and 1"] == {(0, 1), (1, 0), (2, 2)}
+    assert found["level 1"] == {(0, 0), (1, 1), (2, 2)}
+    assert all(a != b for a, b in found["all"])
+
+
+def test_bcube_relays_have_ids_after_the_channels() -> None:
+    topology = build_topology("bcube", 16, radix=4, nic_rate_bps=400 * GBIT, gpus_per_server=4)
+    paths = PathTable(topology)
+    assert paths.links_per_hop == 2
+    hops = {hop for bundle in paths.bundle_channels for hop in bundle}
+    assert min(hops) >= topology.num_channels
+    assert len(hops) == 2 * topology.num_gpus
+    route = [paths.uplink(0, 0), *paths.relays[(5 * 2 + 0) * 2 + 1][1:], paths.downlink(9, 1)]
+    assert paths.hops_of(route) == [topology.num_channels + (5 * 2 + 0) * 2 + 1]
+
+
+def test_hosts_that_forward_beside_cables_are_refused() -> None:
+    topology = build_topology("zcube", 64, radix=16, nic_rate_bps=400 * GBIT)
+    with pytest.raises(UnsupportedError, match="cables join switches"):
+        PathTable(dataclasses.replace(topology, hosts_forward=True))
+
+
+@pytest.mark.parametrize(("num_gpus", "radix"), [(64, 16), (256, 32), (128, 64), (1024, None)])
+def test_flat_zcube_pairs_are_two_switches_apart_through_opposite_groups(
+    num_gpus: int, radix: int | None
+) -> None:
+    """Every pair: at most two switches, entered and left through ports of opposite groups."""
+    topology = build_topology("zcube", num_gpus, radix=radix, nic_rate_bps=400 * GBIT)
+    paths = PathTable(topology)
+    for dst in range(1, num_gpus):
+        for src in (0, (5 * dst + 1) % num_gpus):
+            shares = topology.access_switches[src] == topology.access_switches[dst]
+            pairs = paths.port_pairs(src, dst)
+            assert pairs == (STRAIGHT if shares.all() else CROSSED)
+            between = [
+                paths.distances[paths.access_switch(src, a), paths.access_switch(dst, b)]
+                for a, b in pairs
+            ]
+            assert max(between) <= 1  # cables between switches
+
+
+FAILURES_OF_ZCUBE = ("switch:multi-rail leaf 1", "switch:single-rail leaf 0", "port:GPU 9 port 0")
+FAILED_CABLE = "link:multi-rail leaf 1 - single-rail leaf 3"
+
+
+@pytest.mark.parametrize("failure", [*FAILURES_OF_ZCUBE, FAILED_CABLE])
+def test_flat_zcube_pairs_are_three_switches_apart_after_a_failure(failure: str) -> None:
+    """Stated: 3 switches at most, and then both ports of a pair are in one group.
+
+    Both GPUs of a lost switch have only the other group left; the two GPUs of a lost cable pair
+    equal groups, so that both stripes are equally long.
+    """
+    healthy = build_topology("zcube", 64, radix=16, nic_rate_bps=400 * GBIT, gpus_per_server=4)
+    paths = PathTable(without(healthy, parse_failures(healthy, [failure])))
+    switches = [
+        (int(paths.distances[paths.access_switch(src, a), paths.access_switch(dst, b)]) + 1, a == b)
+        for src in range(64)
+        for dst in range(64)
+        if not healthy.same_server(src, dst)
+        for a, b in paths.port_pairs(src, dst)
+    ]
+    assert max(switches) == (3, True) if "GPU" not in failure else (2, False)
+    assert all(count <= 2 or same_group for count, same_group in switches)

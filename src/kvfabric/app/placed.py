@@ -19,10 +19,17 @@ _KEYS: Mapping[str, str] = MappingProxyType(
         "workers.num_decode": "workers.decode",
         "kv_dtype": "workers.kv_dtype",
         "weight_dtype": "workers.weight_dtype",
+        "fabric.failures": "fabric.kinds",
         "fabric.kind": "fabric.kinds",
+        "fabric.nic_rate": "fabric.nic_rate",
         "fabric.num_gpus": "fabric.kinds",
         "fabric.num_tiers": "fabric.kinds",
         "fabric.oversubscription": "fabric.kinds",
+        "fabric.pfc.xoff_bytes": "fabric.pfc.xoff",
+        "fabric.pfc.xon_bytes": "fabric.pfc.xon",
+        "fabric.pfc.loop_delay_ns": "fabric.pfc.loop_delay",
+        "fabric.radix": "fabric.kinds",
+        "fabric.shape": "fabric.kinds",
         "": "workers",
     }
 )

@@ -33,8 +33,10 @@ def run_plan(
     output_format: str,
     out: Path | None,
     jobs: int | None = None,
-) -> str:
-    """Return what the command prints; with ``out`` also write plan.txt and plan.json there.
+) -> tuple[str, bool]:
+    """Return what the command prints, and whether no fabric can deadlock.
+
+    With ``out`` it also writes plan.txt and plan.json there.
 
     ``jobs`` designs are simulated at once; all cores by default.
     """
@@ -51,7 +53,7 @@ def run_plan(
     as_json = json.dumps(comparison_to_dict(comparison, verdicts), indent=2) + "\n"
     if out is not None:
         write_files(out, {"plan.txt": text, "plan.json": as_json})
-    return as_json if output_format == "json" else text
+    return (as_json if output_format == "json" else text), not comparison.can_deadlock
 
 
 def _num_cores() -> int:

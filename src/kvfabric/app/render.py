@@ -27,6 +27,7 @@ def render_plan(comparison: Comparison, verdicts: Sequence[Verdict]) -> str:
         _fabric_table(comparison),
         _latency_table(comparison),
         _stage_table(comparison),
+        *_pressure_lines(comparison),
         "Verdict",
         *(f"- {verdict.text}" for verdict in verdicts),
         "",
@@ -141,6 +142,18 @@ def _stage_table(comparison: Comparison) -> str:
     ]
     columns = ("design", *STAGES, "wire at p99")
     return table("Where the time to first token goes (mean, ms)", columns, rows)
+
+
+def _pressure_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield pauses, victims and the worst queue per design, under engines that know them."""
+    pressures = [(design.name, design.run.pressure) for design in comparison.designs]
+    known = [(name, pressure) for name, pressure in pressures if pressure is not None]
+    if not known:
+        return
+    yield f"Back-pressure (flow engine {comparison.request.network.engine})"
+    for name, pressure in known:
+        yield f"  {name}: {pressure.sentence()}"
+    yield ""
 
 
 def _tail(design: DesignResult) -> list[str]:

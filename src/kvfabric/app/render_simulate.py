@@ -152,6 +152,9 @@ def _totals(run: SimulatedRun) -> Iterator[str]:
         links = run.result.run.busiest_links
         busiest = f"; busiest link {links[0].utilization:.1%} {links[0].name}" if links else ""
         yield f"Handed off: {format_bytes(summary.transfer_bytes)} of KV cache{busiest}"
+    if run.result.run.pressure is not None:
+        engine = run.request.network.engine
+        yield f"Back-pressure ({engine}): {run.result.run.pressure.sentence()}"
     if run.result.run.pool is not None:
         yield f"KV pool: {found_in_words(run.result.run.pool)}"
     yield f"Busy: {'; '.join(_busy(run.workers))}"

@@ -177,6 +177,9 @@ def _network(fabric: Fabric) -> NetworkRequest:
         queue_pairs=fabric.queue_pairs,
         placement=Placement(fabric.placement),
         switch_capacity_bps=fabric.switch,
+        engine=fabric.engine,
+        pfc=fabric.pfc.build(),
+        time_scale=fabric.pfc.time_scale,
     )
 
 
@@ -189,6 +192,8 @@ def _fabric(kind: str | FabricKind) -> FabricChoice:
         radix=kind.radix,
         num_tiers=kind.tiers,
         oversubscription=kind.oversubscription,
+        shape=kind.shape,
+        failures=tuple(kind.failures),
     )
 
 

@@ -18,6 +18,7 @@ from kvfabric.app.quantities import (
     as_mistake,
 )
 from kvfabric.app.scenario_perf import Perf, RooflinePerf
+from kvfabric.app.scenario_pfc import PfcSettings
 from kvfabric.app.scenario_pool import KvPoolSettings
 from kvfabric.app.scenario_workload import GeneratedWorkload, TraceWorkload
 from kvfabric.errors import ConfigError
@@ -47,6 +48,11 @@ class Workers(Section):
     async_scheduling: bool | None = None
 
 
+PolicyName = Literal[
+    "ecmp", "flowlet", "spray", "dmodk", "path-source", "path-destination", "assigned"
+]
+
+
 class FabricKind(Section):
     """One fabric to compare, where its name alone does not say enough."""
 
@@ -55,6 +61,8 @@ class FabricKind(Section):
     radix: Count | None = None
     tiers: Count | None = None
     oversubscription: Annotated[float, Field(gt=0)] = 1.0
+    shape: Annotated[dict[str, Annotated[int, Field(ge=0)]], Field(default_factory=dict)]
+    failures: Annotated[list[str], Field(default_factory=list)]
 
 
 def _is_name(value: object) -> str:
@@ -81,12 +89,14 @@ class Fabric(Section):
     switch: RateBps | None = None
     kinds: Annotated[list[_NameOrSection], Field(min_length=1)]
     load_balancing: Annotated[
-        list[Literal["ecmp", "spray", "assigned"]],
+        list[PolicyName],
         Field(min_length=1, default_factory=lambda: ["ecmp", "assigned"]),
         AfterValidator(_distinct),
     ]
     queue_pairs: Annotated[int, Field(ge=1, le=128)] = 4  # as many as NCCL takes
     placement: Literal["split", "interleaved"] = "split"
+    engine: Literal["max-min", "pfc", "pfc-stepped"] = "max-min"
+    pfc: PfcSettings = PfcSettings()
 
 
 class SloTargets(Section):

@@ -1,4 +1,4 @@
-"""``kvfabric topology``: options in, counts, path lengths and price out."""
+"""``kvfabric topology``: options in; counts, path lengths, deadlock verdict and price out."""
 
 import json
 from collections.abc import Mapping
@@ -7,50 +7,102 @@ from typing import Any
 from kvfabric.app.flags import told_by_flag
 from kvfabric.app.render import render_mapping
 from kvfabric.catalog.prices import PRICE_BOOK
-from kvfabric.fabric.build import build_topology
+from kvfabric.errors import ConfigError
+from kvfabric.fabric.buffer_dependencies import HopPriorities
+from kvfabric.fabric.build import build_topology, find_builder
+from kvfabric.fabric.deadlock import deadlock_report
+from kvfabric.fabric.failures import parse_failures, without
+from kvfabric.fabric.graph import Topology
 from kvfabric.fabric.measures import topology_report
-from kvfabric.fabric.topologies.zcube import PORTS_PER_NIC
 from kvfabric.plan.bom import bill_of_materials, bom_to_dict
 from kvfabric.units import parse_rate_bps
 
 DEFAULT_NIC_BPS = 400_000_000_000
 
 _FLAGS = {
+    "fabric.failures": "--fail",
     "fabric.kind": "--kind",
+    "fabric.load_balancing": "--load-balancing",
+    "fabric.nic_rate": "--nic-rate",
     "fabric.num_gpus": "--gpus",
     "fabric.num_tiers": "--tiers",
     "fabric.oversubscription": "--oversubscription",
     "fabric.port_rate": "--port-rate",
     "fabric.radix": "--radix",
+    "fabric.shape": "--shape",
 }
 
 
-def run_topology(options: Mapping[str, Any]) -> str:
-    """Return what the command prints.
+def run_topology(options: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return what the command prints, and whether the fabric is free of deadlocks.
 
     Raises:
         ConfigError: names the flag and what to write instead.
     """
-    port_rate_bps, nic_rate_bps = _rates(options)
+    topology = topology_of(options)
     with told_by_flag(_FLAGS):
-        topology = build_topology(
+        left = without(topology, parse_failures(topology, options["fail"]))
+        report = topology_report(left)
+        deadlock = deadlock_report(
+            left, options["load_balancing"], parse_priorities(options["priority_hops"])
+        )
+    bom = bom_to_dict(bill_of_materials(topology, PRICE_BOOK))
+    is_free = not deadlock.can_deadlock
+    if options["output_format"] == "json":
+        report |= {"deadlock": deadlock.as_dict(), "bill_of_materials": bom}
+        return json.dumps(report, indent=2) + "\n", is_free
+    shown = {key: "-" if value is None else value for key, value in report.items()}
+    verdict = "\n".join(deadlock.lines())
+    return (
+        f"{render_mapping(shown)}{verdict}\n\n{render_mapping({'bill_of_materials': bom})}",
+        is_free,
+    )
+
+
+def parse_priorities(text: str | None) -> HopPriorities:
+    """Return from which hops on the next priority is used, read from such as ``2`` or ``2,3``."""
+    words = [word.strip() for word in text.split(",")] if text else []
+    if not all(word.isascii() and word.isdecimal() and int(word) >= 2 for word in words):
+        raise ConfigError(
+            f"read {text!r}", where="--priority-hops", hint="Write hops from 2 on, as in 2 or 2,3"
+        )
+    return HopPriorities(tuple(sorted({int(word) for word in words})))
+
+
+def topology_of(options: Mapping[str, Any]) -> Topology:
+    """Return the fabric that options of the command line ask for; mistakes name their flag."""
+    shape = parse_shape(options["shape"])
+    with told_by_flag(_FLAGS):
+        port_rate_bps, nic_rate_bps = _rates(options, shape)
+        return build_topology(
             options["kind"],
             options["gpus"],
             nic_rate_bps=nic_rate_bps,
             radix=options["radix"],
             port_rate_bps=port_rate_bps,
+            gpus_per_server=options["gpus_per_server"],
             num_tiers=options["tiers"],
             oversubscription=options["oversubscription"],
+            shape=shape,
         )
-    report = topology_report(topology)
-    bom = bom_to_dict(bill_of_materials(topology, PRICE_BOOK))
-    report["bill_of_materials"] = bom
-    if options["output_format"] == "json":
-        return json.dumps(report, indent=2) + "\n"
-    return render_mapping(report)
 
 
-def _rates(options: Mapping[str, Any]) -> tuple[int | None, int]:
+def parse_shape(text: str | None) -> dict[str, int]:
+    """Return the sizes of a text such as ``planes=8,ports=2``."""
+    shape: dict[str, int] = {}
+    for part in text.split(",") if text else ():
+        key, equals, number = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and number.isascii() and number.isdecimal()):
+            raise ConfigError(
+                f"read {part.strip()!r}", where="--shape", hint="Write key=number, as in planes=8"
+            )
+        if key in shape:
+            raise ConfigError(f"{key!r} stands twice", where="--shape", hint="Write it once")
+        shape[key] = int(number)
+    return shape
+
+
+def _rates(options: Mapping[str, Any], shape: Mapping[str, int]) -> tuple[int | None, int]:
     """Return the port rate, if given, and the NIC rate, which defaults to all its ports."""
     port_rate_bps = None
     if options["port_rate"] is not None:
@@ -59,4 +111,4 @@ def _rates(options: Mapping[str, Any]) -> tuple[int | None, int]:
         return port_rate_bps, parse_rate_bps(options["nic_rate"], where="--nic-rate")
     if port_rate_bps is None:
         return None, DEFAULT_NIC_BPS
-    return port_rate_bps, port_rate_bps * (PORTS_PER_NIC if options["kind"] == "zcube" else 1)
+    return port_rate_bps, port_rate_bps * find_builder(options["kind"]).num_nic_ports(shape)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kvfabric.perf.profile import ProfileModel
-from kvfabric.plan.request import PlanRequest
+from kvfabric.plan.request import NetworkRequest, PlanRequest
 from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.serving.coordinator_config import HandoffMode
 
@@ -25,10 +25,7 @@ def stated_error(model: StepTimeModel) -> str:
 def not_modelled(request: PlanRequest) -> Iterator[str]:
     """Yield what a run of this fleet leaves out."""
     if request.workers.num_decode:
-        yield (
-            "PFC pauses, queues and packets: max-min fair flows stand for good end-to-end rate"
-            " control"
-        )
+        yield flows_not_modelled(request.network)
         yield "what transports lose: a lone hand-off fills its NICs"
         yield "other traffic on the fabric, and its latency of microseconds"
     yield from not_asked_for(request)
@@ -37,6 +34,19 @@ def not_modelled(request: PlanRequest) -> Iterator[str]:
     if request.has_pool:
         yield "the time of writes to host memory and storage"
     yield not_failing(request)
+
+
+def flows_not_modelled(network: NetworkRequest) -> str:
+    """Return what the flow engine leaves out."""
+    if not network.has_pauses:
+        return (
+            "PFC pauses, queues and packets: max-min fair flows stand for good end-to-end rate"
+            " control"
+        )
+    return (
+        "end-to-end rate control (ECN, DCQCN), which would shorten queues, and packets: flows stop"
+        " for PFC pauses only"
+    )
 
 
 def not_asked_for(request: PlanRequest) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from kvfabric import __version__
-from kvfabric.export.limits import not_asked_for, not_failing
+from kvfabric.export.limits import flows_not_modelled, not_asked_for, not_failing
 from kvfabric.metrics.summary import summary_to_dict
 from kvfabric.plan.bom import bom_to_dict
 from kvfabric.plan.compare import Comparison, DesignResult, FabricFacts
@@ -15,7 +15,6 @@ from kvfabric.plan.verdict import SAME_WITHIN, Verdict
 from kvfabric.serving.kv_pool import PoolCounts
 
 NOT_MODELLED = (
-    "PFC pauses, queues and packets: max-min fair flows stand for good end-to-end rate control",
     "what transports lose: a lone hand-off fills its NICs (a published system reached 74 %)",
     "expert parallelism: prefill of mixture-of-experts models is 1.6 to 2 times too fast",
     "propagation and switch latency (microseconds beside transfers of milliseconds)",
@@ -26,7 +25,12 @@ NOT_MODELLED = (
 
 def plan_not_modelled(request: PlanRequest) -> tuple[str, ...]:
     """Return what the runs of a plan leave out."""
-    return (*NOT_MODELLED, *not_asked_for(request), not_failing(request))
+    return (
+        flows_not_modelled(request.network),
+        *NOT_MODELLED,
+        *not_asked_for(request),
+        not_failing(request),
+    )
 
 
 def comparison_to_dict(comparison: Comparison, verdicts: tuple[Verdict, ...]) -> dict[str, object]:
@@ -72,6 +76,8 @@ def request_to_dict(request: PlanRequest) -> dict[str, object]:
         "nic_rate_bps": network.nic_rate_bps,
         "queue_pairs": network.queue_pairs,
         "placement": network.placement.value,
+        "flow_engine": network.engine,
+        "pfc": asdict(network.pfc) if network.has_pauses else None,
         "routing": request.routing.value,
         "signal_interval_ns": request.signal_interval_ns,
         "handoff_deadline_ns": request.handoff_deadline_ns,
@@ -119,6 +125,8 @@ def design_to_dict(design: DesignResult) -> dict[str, object]:
             for link in design.run.busiest_links
         ],
         "num_flows": design.run.num_flows,
+        "deadlock": None if design.deadlock is None else design.deadlock.as_dict(),
+        "back_pressure": None if design.run.pressure is None else asdict(design.run.pressure),
         "num_events": design.run.num_events,
         "num_restarts": design.run.num_restarts,
         "kv_pool": None if design.run.pool is None else pool_to_dict(design.run.pool),

@@ -5,6 +5,10 @@ from typing import Protocol
 
 from kvfabric.fabric.graph import FloatArray
 
+# What makes a flow a victim; see ``BackPressure.num_victims``.
+VICTIM_SHARE = 0.05  # of its time
+FULL_SHARE = 0.98  # of a channel, or of a fair share of a NIC: from there on it is all in use
+
 
 class FlowEngine(Protocol):
     """Shares channels among flows; time only advances when told to.
@@ -64,5 +68,12 @@ class BackPressure(Protocol):
         ...
 
     def num_victims(self) -> int:
-        """Return the flows slowed although every channel of their own path had room."""
+        """Return the ended flows that were slowed though none of their own links was full.
+
+        A flow is held back while it gets less than ``FULL_SHARE`` of its fair share of the NIC: the
+        rate of the port over the flows that send from it. A channel is full while its load, what it
+        really carries, is at least ``FULL_SHARE`` of its capacity. A victim was held back for more
+        than ``VICTIM_SHARE`` of its time, and held back with a full channel on its own path, the
+        NIC port included, for less than that. Cancelled flows are not counted.
+        """
         ...

@@ -26,6 +26,7 @@ class SwitchRole(Enum):
     ROUTER = "router"
     MULTI_RAIL = "multi-rail leaf"
     SINGLE_RAIL = "single-rail leaf"
+    UNPLUGGED = "unplugged port"  # what a NIC port without its cable ends at; no switch
 
 
 class Scope(IntEnum):
@@ -147,7 +148,7 @@ class Topology:
         num_gpus: one NIC per GPU.
         gpus_per_server: consecutive GPUs share a server.
         nic_rate_bps: of the whole NIC, over all its ports.
-        port_rate_bps: of a switch port and a fabric cable.
+        port_rate_bps: of a switch port; a cable at a multiple of it takes several ports.
         num_tiers: layers of switches; the two groups of a bipartite fabric are one layer.
         switches: leaves first; position = switch index.
         links: all cables.
@@ -209,9 +210,12 @@ class Topology:
         return np.stack([self.links.end_b, self.links.end_a], axis=1).ravel()
 
     def ports_used(self) -> IntArray:
-        """Return the number of cables at every switch."""
+        """Return the ports in use at every switch; a cable above the port rate takes several."""
         ends = np.concatenate([self.links.end_a, self.links.end_b]) - self.num_gpus
-        return np.bincount(ends[ends >= 0], minlength=self.num_switches).astype(np.int64)
+        ports = np.tile(-(-self.links.rate_bps // self.port_rate_bps), 2)
+        at_switch = ends >= 0
+        used = np.bincount(ends[at_switch], ports[at_switch], minlength=self.num_switches)
+        return used.astype(np.int64)
 
     def link(self, link_id: int) -> Link:
         """Return one cable as a record."""

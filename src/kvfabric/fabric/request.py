@@ -3,9 +3,15 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from kvfabric.errors import ConfigError
 from kvfabric.units import format_rate
+
+EMPTY_SHAPE: Mapping[str, int] = MappingProxyType({})
+
+
+MAX_RADIX = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +36,7 @@ class FabricRequest:
     gpus_per_server: int = 8
     oversubscription: float = 1.0
     num_tiers: int | None = None
-    shape: Mapping[str, int] = field(default_factory=dict)
+    shape: Mapping[str, int] = field(default_factory=lambda: EMPTY_SHAPE)
 
     def __post_init__(self) -> None:
         """Refuse sizes no builder can use."""
@@ -39,6 +45,12 @@ class FabricRequest:
                 raise ConfigError(
                     f"{name} is {getattr(self, name)}", where="fabric", hint="Write 1 or more"
                 )
+        if self.radix > MAX_RADIX:
+            raise ConfigError(
+                f"radix is {self.radix}",
+                where="fabric.radix",
+                hint=f"Write {MAX_RADIX} or less; no switch has more ports",
+            )
         if not math.isfinite(self.oversubscription) or self.oversubscription < 1:
             raise ConfigError(
                 f"oversubscription is {self.oversubscription}",
@@ -59,6 +71,15 @@ class FabricRequest:
                 hint=f"Nearest sizes: {' or '.join(map(str, sizes))}",
             )
 
+    def shape_value(self, key: str, default: int, *, least: int = 1) -> int:
+        """Return one size of the shape, or the default, or refuse one below the least."""
+        value = self.shape.get(key, default)
+        if value < least:
+            raise ConfigError(
+                f"{key} is {value}", where="fabric.shape", hint=f"Write {least} or more"
+            )
+        return value
+
     @property
     def num_servers(self) -> int:
         """Return the number of servers."""
@@ -75,3 +96,13 @@ class FabricRequest:
                 hint=f"Write a port rate of {format_rate(-(-self.nic_rate_bps // ports_per_nic))}",
             )
         return rate_bps
+
+
+def check_shape_keys(kind: str, shape: Mapping[str, int], known: tuple[str, ...]) -> None:
+    """Refuse a key of the shape that the kind does not have, and say which it has."""
+    for key, value in shape.items():
+        if key not in known:
+            hint = f"Write {' or '.join(known)}" if known else f"Leave the shape of {kind} out"
+            raise ConfigError(f"{kind} has no size {key!r}", where="fabric.shape", hint=hint)
+        if value < 0:
+            raise ConfigError(f"{key} is {value}", where="fabric.shape", hint="Write 1 or more")

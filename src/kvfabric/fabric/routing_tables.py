@@ -1,8 +1,7 @@
 """The arrays by which compiled routing finds paths, and how they are built from a policy's rules.
 
-What a switch may do next toward a target is a *row* of items: channels under ``ecmp`` and
-``spray``, bundles under ``assigned``. Rows are found when they are first needed; equal rows of a
-switch are one.
+What a switch may do next toward a target is a *row* of items: bundles under ``assigned``, hops
+under all other policies. Rows are found when they are first needed; equal rows of a switch are one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,9 @@ from kvfabric.fabric.maxmin_tables import Indices, Records
 from kvfabric.fabric.measures import ByteArray
 from kvfabric.fabric.paths import PathTable
 
-# A NIC port: its channel into the fabric (the one back is the next channel) and its switch.
-PORT = np.dtype([("uplink", "i4"), ("switch", "i4")], align=True)
+# A NIC port: its channel into the fabric (the one back is the next channel), its switch, and the
+# number that ``indexed`` policies go by.
+PORT = np.dtype([("uplink", "i4"), ("switch", "i4"), ("idx", "i8")], align=True)
 
 # A switch. ``turn`` counts the paths assigned from here. The other fields of ``assigned``'s search
 # hold for the search number ``search``: the path found so far, and how it came.
@@ -39,11 +39,12 @@ SWITCH = np.dtype(
     align=True,
 )
 
-# All parallel channels from one switch to another: ``bundled[first:first + num_channels]``.
+# All parallel hops from one switch to another: ``bundled[first:first + num_channels]``.
 BUNDLE = np.dtype(
     [
-        ("least_bytes", "i8"),  # load of its least loaded channel
-        ("lightest", "i4"),  # that channel
+        ("least_bytes", "i8"),  # load of its least loaded hop
+        ("divisor", "i8"),  # of a port's number, under ``indexed``
+        ("lightest", "i4"),  # that hop
         ("head", "i4"),
         ("first", "i4"),
         ("num_channels", "i4"),
@@ -51,9 +52,20 @@ BUNDLE = np.dtype(
     align=True,
 )
 
-# A channel between switches, with the load assigned to it.
-CHANNEL_LOAD = np.dtype(
-    [("assigned_bytes", "i8"), ("bundle", "i4"), ("place", "i4"), ("head", "i4")], align=True
+# A hop between switches, with the load assigned to it. A relay has its GPU and both its channels;
+# the channels of NIC ports have their port.
+HOP_LOAD = np.dtype(
+    [
+        ("assigned_bytes", "i8"),
+        ("bundle", "i4"),
+        ("place", "i4"),
+        ("head", "i4"),
+        ("gpu", "i4"),
+        ("come", "i4"),
+        ("go", "i4"),
+        ("port", "i4"),
+    ],
+    align=True,
 )
 
 # ``items[first:first + num_items]``; ``next`` is another row of the same switch.
@@ -66,6 +78,10 @@ ROUTER = np.dtype(
         ("queue_pairs", "i8"),
         ("gpus_per_server", "i8"),
         ("ports_per_nic", "i8"),
+        ("least_part_bytes", "i8"),
+        ("by_source", "i8"),
+        ("num_channels", "i8"),
+        ("links_per_hop", "i8"),  # 2 where hosts forward
         ("payload_bytes", "i8"),
         ("frame_bytes", "i8"),
         ("items_per_message", "i8"),  # room that the rows of one message can need
@@ -81,11 +97,12 @@ ROUTER = np.dtype(
 
 
 class Policy(IntEnum):
-    """How the next channel is chosen."""
+    """How the next hop is chosen."""
 
     ECMP = 0
     SPRAY = 1
     ASSIGNED = 2
+    INDEXED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,18 +112,26 @@ class PathRules:
     Attributes:
         policy: the policy.
         paths: the shortest paths of its fabric.
-        queue_pairs: connections per NIC port and message.
+        queue_pairs: parts per NIC port of a message that is long enough.
+        least_part_bytes: there is a further part for every so many bytes of a port.
         seed: of the hash, already mixed.
         salts: of the hash, one per switch; none is as good as zeros.
         stages: under ``spray``, the channels between each pair of switches.
+        port_numbers: under ``indexed``, ``[num_gpus * ports_per_nic]``.
+        divisors: under ``indexed``, one per bundle.
+        by_source: under ``indexed``, whether the source's port counts, or the destination's.
     """
 
     policy: Policy
     paths: PathTable
     queue_pairs: int = 1
+    least_part_bytes: int = 1
     seed: int = 0
     salts: Sequence[int] = ()
     stages: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    port_numbers: Sequence[int] = ()
+    divisors: Sequence[int] = ()
+    by_source: bool = False
 
 
 class RoutingTables(NamedTuple):
@@ -125,6 +150,7 @@ class RoutingTables(NamedTuple):
     rows: Records
     items: Indices
     distances: ByteArray
+    pairings: Indices
     frontier: Indices
     router: Records
 
@@ -132,32 +158,22 @@ class RoutingTables(NamedTuple):
 def build_routing(rules: PathRules, payload_bytes: int, frame_bytes: int) -> RoutingTables:
     """Return tables without load; ``frame_bytes`` go over the wire per ``payload_bytes``."""
     paths = rules.paths
-    topology = paths.topology
-    num_switches = topology.num_switches
-    ports = np.zeros(topology.access_links.size, PORT)
-    ports["uplink"] = 2 * topology.access_links.ravel()
-    ports["switch"] = topology.access_switches.ravel()
-    bundles = _bundles(paths)
-    channels = np.zeros(topology.num_channels, CHANNEL_LOAD)
-    channels["bundle"] = paths.bundle_of
+    num_switches = paths.topology.num_switches
+    bundles = _bundles(rules)
     bundled = np.array(list(chain.from_iterable(paths.bundle_channels)), np.int32)
-    channels["place"][bundled] = np.arange(len(bundled)) - np.repeat(
-        bundles["first"], bundles["num_channels"]
-    )
-    channels["head"][bundled] = np.repeat(bundles["head"], bundles["num_channels"])
-    switches = _switches(paths, rules.salts)
     router = _router(rules, payload_bytes, frame_bytes)
     capacity = 2 * router["items_per_message"].item(0)
     tables = RoutingTables(
-        ports=ports,
-        switches=switches,
+        ports=_ports(rules),
+        switches=_switches(paths, rules.salts),
         bundles=bundles,
         bundled=bundled,
-        channels=channels,
+        channels=_hops(paths, bundles, bundled),
         row_of=np.zeros((num_switches, num_switches), np.int32),
         rows=np.zeros(capacity, ROW),
         items=np.zeros(capacity, np.int32),
         distances=np.ascontiguousarray(paths.distances),
+        pairings=np.array(paths.pairings, np.int32),
         frontier=np.zeros(2 * num_switches, np.int32),
         router=router,
     )
@@ -172,14 +188,43 @@ def with_more_items(tables: RoutingTables) -> RoutingTables:
     )
 
 
-def _bundles(paths: PathTable) -> Records:
+def _ports(rules: PathRules) -> Records:
+    topology = rules.paths.topology
+    ports = np.zeros(topology.access_links.size, PORT)
+    ports["uplink"] = 2 * topology.access_links.ravel()
+    ports["switch"] = topology.access_switches.ravel()
+    if rules.port_numbers:
+        ports["idx"] = rules.port_numbers
+    return ports
+
+
+def _bundles(rules: PathRules) -> Records:
+    paths = rules.paths
     bundles = np.zeros(len(paths.bundle_channels), BUNDLE)
     num_channels = [len(channels) for channels in paths.bundle_channels]
     bundles["num_channels"] = num_channels
     bundles["first"] = list(accumulate(num_channels[:-1], initial=0)) if num_channels else []
     bundles["lightest"] = [channels[0] for channels in paths.bundle_channels]
     bundles["head"] = paths.bundle_head
+    bundles["divisor"] = rules.divisors or 1
     return bundles
+
+
+def _hops(paths: PathTable, bundles: Records, bundled: Indices) -> Records:
+    topology = paths.topology
+    hops = np.zeros(len(paths.bundle_of), HOP_LOAD)
+    hops["bundle"] = paths.bundle_of
+    hops["place"][bundled] = np.arange(len(bundled)) - np.repeat(
+        bundles["first"], bundles["num_channels"]
+    )
+    hops["head"][bundled] = np.repeat(bundles["head"], bundles["num_channels"])
+    if paths.relays:
+        relays = np.array(paths.relays, np.int32)
+        for column, name in enumerate(("gpu", "come", "go")):
+            hops[name][topology.num_channels :] = relays[:, column]
+        links = topology.access_links.ravel()
+        hops["port"][2 * links] = hops["port"][2 * links + 1] = np.arange(len(links))
+    return hops
 
 
 def _switches(paths: PathTable, salts: Sequence[int]) -> Records:
@@ -187,8 +232,8 @@ def _switches(paths: PathTable, salts: Sequence[int]) -> Records:
     switches["salt"] = np.array(salts, np.uint64) if salts else 0
     switches["first_row"] = -1
     # bundles are numbered by the switch they leave
-    tails = [paths.next_switch(channels[0] ^ 1) for channels in paths.bundle_channels]
-    switches["num_bundles"] = np.bincount(tails, minlength=len(switches)) if tails else 0
+    tails = np.array(paths.bundle_tail, np.int64)
+    switches["num_bundles"] = np.bincount(tails, minlength=len(switches))
     switches["first_bundle"] = np.cumsum(switches["num_bundles"]) - switches["num_bundles"]
     return switches
 
@@ -201,6 +246,8 @@ def _router(rules: PathRules, payload_bytes: int, frame_bytes: int) -> Records:
     router["queue_pairs"] = rules.queue_pairs
     router["gpus_per_server"] = topology.gpus_per_server
     router["ports_per_nic"] = topology.ports_per_nic
+    router["least_part_bytes"], router["by_source"] = rules.least_part_bytes, rules.by_source
+    router["num_channels"], router["links_per_hop"] = topology.num_channels, paths.links_per_hop
     router["payload_bytes"], router["frame_bytes"] = payload_bytes, frame_bytes
     if not rules.stages:
         # per target switch, every switch may need a row of all its channels

@@ -11,6 +11,7 @@ import numpy as np
 from kvfabric.errors import UnsupportedError
 from kvfabric.fabric.graph import FloatArray
 from kvfabric.fabric.paths import PathTable
+from kvfabric.fabric.switch_pairs import switch_pairs
 
 
 class SprayPools:
@@ -26,10 +27,17 @@ class SprayPools:
         """Find every stage.
 
         Raises:
-            UnsupportedError: stages overlap in part, so pooling them would count capacity twice.
+            UnsupportedError: stages overlap in part, so pooling them would count capacity twice;
+                or hosts forward.
         """
         self._paths = paths
         topology = paths.topology
+        if topology.hosts_forward:
+            raise UnsupportedError(
+                f"spray over {topology.name}, where hosts forward",
+                where="fabric.load_balancing",
+                hint="Write ecmp or assigned",
+            )
         self._real_bps = topology.channel_capacity_bps
         self._num_real = topology.num_channels
         self._next_masks = [0] * topology.num_switches
@@ -68,22 +76,25 @@ class SprayPools:
 
     def _index_bundles(self) -> None:
         paths = self._paths
-        for bundle, channels in enumerate(paths.bundle_channels):
-            tail, head = paths.next_switch(channels[0] ^ 1), paths.bundle_head[bundle]
+        ends = zip(paths.bundle_tail, paths.bundle_head, strict=True)
+        for bundle, (tail, head) in enumerate(ends):
             self._next_masks[tail] |= 1 << head
             self._bundle_by_ends[tail, head] = bundle
 
     def _pairs_in_use(self) -> Iterator[tuple[int, int]]:
-        """Yield (source, target) switches that a pair of ports may connect.
-
-        With two ports per NIC ports of opposite groups are paired, or both switches are shared.
-        """
+        """Yield (source, target) switches that a pair of ports connects."""
         access = self._paths.topology.access_switches
-        first, last = (set(np.unique(access[:, port]).tolist()) for port in (0, -1))
-        yield from ((switch, switch) for switch in sorted(first | last))
-        yield from ((a, b) for a in sorted(first) for b in sorted(last) if a != b)
-        if first != last:
-            yield from ((b, a) for a in sorted(first) for b in sorted(last) if a != b)
+        yield from ((switch, switch) for switch in np.unique(access).tolist())
+        groups = np.unique(access[:, 0]), np.unique(access[:, -1])
+        if access.shape[1] == 2 and (self._paths.distances[np.ix_(*groups)] == 1).all():
+            # every switch of one group is a neighbor of every one of the other: unless two GPUs
+            # share both switches, no pairing passes fewer links than the one of opposite groups
+            is_used = np.zeros(self._paths.distances.shape, bool)
+            is_used[np.ix_(*groups)] = is_used[np.ix_(*groups[::-1])] = True
+        else:
+            is_used = switch_pairs(self._paths)
+            np.fill_diagonal(is_used, val=False)
+        yield from ((source, target) for source, target in np.argwhere(is_used).tolist())
 
     def _find(self, pair: tuple[int, int]) -> tuple[int, ...]:
         source, target = pair

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvfabric.catalog.nics import smallest_nic
+from kvfabric.catalog.nics import NICS, smallest_nic
 from kvfabric.catalog.optics import FIBRE_TRUNK, CableKind, CablePart, smallest_part
 from kvfabric.catalog.prices import Price, PriceBook
 from kvfabric.catalog.switches import smallest_class
@@ -100,7 +100,7 @@ def bill_of_materials(topology: Topology, price_book: PriceBook) -> BillOfMateri
     """Count and price the parts of a fabric.
 
     A switch is the smallest capacity class that has its ports; a cable's parts are the slowest that
-    carry its rate.
+    carry its rate; a NIC with more ports than the catalog knows counts as NICs of one port.
     """
     lines = (*_switch_lines(topology, price_book), *_cable_lines(topology, price_book))
     return BillOfMaterials(
@@ -158,14 +158,17 @@ def _part_line(part: CablePart, count: int, place: str, book: PriceBook) -> BomL
 
 
 def _nic_lines(topology: Topology, book: PriceBook) -> Iterator[BomLine]:
+    """Yield the NICs; more ports than any NIC of the catalog has are as many NICs of one port."""
+    ports = topology.ports_per_nic
+    per_gpu = 1 if any(nic.num_ports == ports for nic in NICS.values()) else ports
     port_rates = topology.links.rate_bps[topology.access_links]
-    for rate_bps, count in _by_rate(port_rates[:, 0]):
-        nic = smallest_nic(topology.ports_per_nic, rate_bps)
+    for rate_bps, gpus in _by_rate(port_rates[:, 0]):
+        nic = smallest_nic(ports // per_gpu, rate_bps)
         yield BomLine(
             category="nic",
             key=nic.key,
             place="host",
-            count=count,
+            count=gpus * per_gpu,
             unit_price=book.price(nic.key),
             unit_power_w=None,
         )

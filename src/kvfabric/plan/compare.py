@@ -7,17 +7,27 @@ from functools import partial
 from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.deadlock import DeadlockReport, deadlock_report
+from kvfabric.fabric.engine_network import EngineNetwork
+from kvfabric.fabric.engines import check_engine_takes, make_engine
+from kvfabric.fabric.failures import parse_failures, without
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.load_balancing import make_load_balancer
+from kvfabric.fabric.load_balancing import LoadBalancer, make_load_balancer
 from kvfabric.fabric.measures import topology_report
 from kvfabric.fabric.network import FabricNetwork, LinkLoad
+from kvfabric.fabric.pressure_report import PressureReport
 from kvfabric.metrics.summary import RunSummary, summarize
 from kvfabric.perf.handoff import ROCE_FRAME_BYTES, ROCE_PAYLOAD_BYTES
 from kvfabric.plan.bom import BillOfMaterials, bill_of_materials
 from kvfabric.plan.fleet import Cluster, Fleet, build_cluster, build_fleet
 from kvfabric.plan.load_state import LoadState, judge_load
 from kvfabric.plan.parallel import run_all
-from kvfabric.plan.request import FabricChoice, PlanRequest, check_plan_request
+from kvfabric.plan.request import (
+    FabricChoice,
+    NetworkRequest,
+    PlanRequest,
+    check_plan_request,
+)
 from kvfabric.protocol.transfer import TransferPlan
 from kvfabric.serving.kv_pool import PoolCounts
 from kvfabric.sim.simulation import RunResult
@@ -73,7 +83,8 @@ class Design:
     name: str
     fabric: FabricFacts | None
     load_balancing: str | None
-    network: FabricNetwork | NoNetwork
+    network: FabricNetwork | EngineNetwork | NoNetwork
+    deadlock: DeadlockReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +100,7 @@ class DesignRun:
         log_digest: digest of everything that happened, for comparing runs.
         num_restarts: times a request started anew because its worker died.
         pool: where prompt tokens were found; None without a KV pool.
+        pressure: pauses, victims and queues; None where the engine knows none.
     """
 
     summary: RunSummary
@@ -99,6 +111,7 @@ class DesignRun:
     log_digest: str
     num_restarts: int = 0
     pool: PoolCounts | None = None
+    pressure: PressureReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +123,14 @@ class DesignResult:
         fabric: None for the aggregated fleet.
         load_balancing: policy with its parameters, or None.
         run: the figures of its run.
+        deadlock: the verdict on the paths it may use; None without a fabric.
     """
 
     name: str
     fabric: FabricFacts | None
     load_balancing: str | None
     run: DesignRun
+    deadlock: DeadlockReport | None = None
 
     @property
     def summary(self) -> RunSummary:
@@ -136,6 +151,11 @@ class Comparison:
     fleet: Fleet
     designs: tuple[DesignResult, ...]
     aggregated: DesignResult | None
+
+    @property
+    def can_deadlock(self) -> bool:
+        """Return whether priority flow control could lock one of the fabrics up."""
+        return any(d.deadlock is not None and d.deadlock.can_deadlock for d in self.designs)
 
 
 def compare(
@@ -179,10 +199,25 @@ def design_on(request: PlanRequest, fabric: FabricFacts, policy: str) -> Design:
     balancer = make_load_balancer(
         policy, fabric.topology, queue_pairs=request.network.queue_pairs, seed=request.seed
     )
-    network = FabricNetwork(
-        balancer, payload_bytes=ROCE_PAYLOAD_BYTES, frame_bytes=ROCE_FRAME_BYTES
+    return Design(
+        f"{fabric.label} {balancer.name}",
+        fabric,
+        balancer.name,
+        _network(request.network, balancer),
+        deadlock_report(fabric.topology, policy),
     )
-    return Design(f"{fabric.label} {balancer.name}", fabric, balancer.name, network)
+
+
+def _network(asked: NetworkRequest, balancer: LoadBalancer) -> FabricNetwork | EngineNetwork:
+    """Return an idle network under the engine asked for."""
+    payload, frame = ROCE_PAYLOAD_BYTES, ROCE_FRAME_BYTES
+    if not asked.has_pauses:
+        return FabricNetwork(balancer, payload_bytes=payload, frame_bytes=frame)
+    check_engine_takes(asked.engine, balancer)
+    engine = make_engine(
+        asked.engine, balancer.channel_capacity_bps, asked.pfc, time_scale=asked.time_scale
+    )
+    return EngineNetwork(balancer, engine, payload_bytes=payload, frame_bytes=frame)
 
 
 def _run_designs(
@@ -229,6 +264,7 @@ def design_run(
         num_restarts=cluster.coordinator.num_restarts,
         pool=cluster.coordinator.pool_counts if request.has_pool else None,
         log_digest=result.log_digest,
+        pressure=network.pressure() if isinstance(network, EngineNetwork) else None,
     )
 
 
@@ -238,17 +274,18 @@ def _result(design: Design, run: DesignRun) -> DesignResult:
         fabric=design.fabric,
         load_balancing=design.load_balancing,
         run=run,
+        deadlock=design.deadlock,
     )
 
 
 def build_fabric(request: PlanRequest, kind: FabricChoice) -> FabricFacts:
-    """Return a fabric as built, with its parts and price.
+    """Return a fabric as built, or what failures leave of it; parts and price are of all of it.
 
     Raises:
         ConfigError: it cannot be built as asked.
     """
     network = request.network
-    topology = build_topology(
+    whole = build_topology(
         kind.kind,
         request.workers.num_gpus,
         nic_rate_bps=network.nic_rate_bps,
@@ -256,12 +293,14 @@ def build_fabric(request: PlanRequest, kind: FabricChoice) -> FabricFacts:
         switch_capacity_bps=network.switch_capacity_bps,
         num_tiers=kind.num_tiers,
         oversubscription=kind.oversubscription,
+        shape=kind.shape,
     )
+    left = without(whole, parse_failures(whole, kind.failures)) if kind.failures else whole
     return FabricFacts(
         label=kind.label or kind.kind,
-        topology=topology,
-        report=topology_report(topology),
-        bom=bill_of_materials(topology, PRICE_BOOK),
+        topology=left,
+        report=topology_report(left),
+        bom=bill_of_materials(whole, PRICE_BOOK),
     )
 
 

@@ -1,9 +1,12 @@
 """What a plan compares: one model, load and GPU fleet over several fabrics."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kvfabric.catalog.gpus import Gpu
 from kvfabric.errors import ConfigError, UnsupportedError
+from kvfabric.fabric.engines import MAX_MIN
+from kvfabric.fabric.pfc_params import PfcParams
 from kvfabric.kvcache.geometry import KVGeometry
 from kvfabric.metrics.latency import Slo
 from kvfabric.perf.roofline import Efficiency
@@ -38,6 +41,8 @@ class FabricChoice:
         radix: ports per switch at the rate of a NIC port.
         num_tiers: layers of switches.
         oversubscription: downlink over uplink capacity of the leaves.
+        shape: sizes that one kind alone has, such as ``planes``.
+        failures: what has failed of it, as ``fabric.failures.parse_failures`` reads it.
         label: name in the report; the kind by default.
     """
 
@@ -45,6 +50,8 @@ class FabricChoice:
     radix: int | None = None
     num_tiers: int | None = None
     oversubscription: float = 1.0
+    shape: Mapping[str, int] = field(default_factory=dict)
+    failures: tuple[str, ...] = ()
     label: str | None = None
 
 
@@ -59,6 +66,9 @@ class NetworkRequest:
         queue_pairs: connections per NIC port under ``ecmp``.
         placement: of prefill and decode workers over the servers.
         switch_capacity_bps: of every switch whose fabric names no radix; None: 51.2 Tbit/s.
+        engine: how flows share links: ``max-min``, ``pfc`` or ``pfc-stepped``.
+        pfc: thresholds and loop delay of priority flow control; not for ``max-min``.
+        time_scale: of ``pfc-stepped``.
     """
 
     nic_rate_bps: int
@@ -67,6 +77,14 @@ class NetworkRequest:
     queue_pairs: int = 4
     placement: Placement = Placement.SPLIT
     switch_capacity_bps: int | None = None
+    engine: str = MAX_MIN
+    pfc: PfcParams = field(default_factory=PfcParams)
+    time_scale: int = 1
+
+    @property
+    def has_pauses(self) -> bool:
+        """Return whether the engine follows priority flow control."""
+        return self.engine != MAX_MIN
 
 
 NO_FABRIC = NetworkRequest(nic_rate_bps=0, fabrics=(), load_balancing=())

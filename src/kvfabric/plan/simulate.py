@@ -109,6 +109,7 @@ def simulate(
         fabric=design.fabric,
         load_balancing=design.load_balancing,
         run=design_run(request, design, cluster, run),
+        deadlock=design.deadlock,
     )
     computed = sum(executor.num_prefill_tokens for executor in executors)
     return SimulatedRun(

@@ -29,8 +29,14 @@ class Verdict:
 def judge(comparison: Comparison) -> tuple[Verdict, ...]:
     """Return the findings of a plan, most important first."""
     if all(design.summary.counts.finished == 0 for design in comparison.designs):
-        return (_nothing_served(comparison), *_failures(comparison), *_lost(comparison))
+        return (
+            _nothing_served(comparison),
+            *_deadlock(comparison),
+            *_failures(comparison),
+            *_lost(comparison),
+        )
     return (
+        *_deadlock(comparison),
         _load(comparison),
         *_decode_headroom(comparison),
         _slo(comparison),
@@ -48,11 +54,31 @@ def judge_run(request: PlanRequest, fleet: Fleet, result: DesignResult) -> tuple
     """Return the findings of one run, most important first."""
     alone = Comparison(request=request, fleet=fleet, designs=(result,), aggregated=None)
     if result.summary.counts.finished == 0:
-        return (_nothing_served(alone), *_failures(alone), *_lost(alone))
+        return (_nothing_served(alone), *_deadlock(alone), *_failures(alone), *_lost(alone))
     pool = _decode_headroom(alone) if request.workers.num_decode else _preempted(alone)
     has_slo = request.slo.ttft_ns is not None or request.slo.tpot_ns is not None
     slo = (_slo(alone),) if has_slo else ()
-    return (_load(alone), *pool, *slo, *_failures(alone), *_lost(alone))
+    return (*_deadlock(alone), _load(alone), *pool, *slo, *_failures(alone), *_lost(alone))
+
+
+def _deadlock(comparison: Comparison) -> Iterable[Verdict]:
+    """Warn of fabrics that priority flow control can lock up on the paths they use."""
+    for design in comparison.designs:
+        report = design.deadlock
+        if report is None or not report.can_deadlock:
+            continue
+        first, last = report.channel_names[0], report.channel_names[-1]
+        fix = (
+            f" {report.fix.num_priorities} lossless priorities, raised at the hops"
+            f" {', '.join(map(str, report.fix.raised_at))}, prevent it."
+            if report.fix is not None
+            else ""
+        )
+        text = (
+            f"{design.name} can deadlock under priority flow control with one lossless priority:"
+            f" {len(report.cycle)} buffers wait for each other in a circle, {first} to {last}.{fix}"
+        )
+        yield Verdict("deadlock", "possible", text)
 
 
 def _preempted(comparison: Comparison) -> Iterable[Verdict]:

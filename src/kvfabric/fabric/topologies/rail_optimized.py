@@ -1,8 +1,9 @@
 """The rail-optimised fat-tree: NIC i of every server goes to leaf group i, all over fibre."""
 
-from kvfabric.fabric.graph import Cable, LengthClass, Medium, Scope, Topology
+from kvfabric.fabric.graph import Topology
 from kvfabric.fabric.request import FabricRequest
-from kvfabric.fabric.topologies.clos import clos_shape, servers_per_leaf, wire_clos
+from kvfabric.fabric.topologies.clos import ClosStyle, wire_clos
+from kvfabric.fabric.topologies.clos_shape import clos_shape, servers_per_leaf
 
 
 def build_rail_optimized(request: FabricRequest) -> Topology:
@@ -12,13 +13,7 @@ def build_rail_optimized(request: FabricRequest) -> Topology:
     whole rails, neighboring rails share it.
     """
     shape = clos_shape(request, num_rails=_num_leaf_groups(request))
-    host = Cable(
-        rate_bps=request.host_rate_bps(1),
-        scope=Scope.HOST,
-        medium=Medium.FIBRE,
-        length=LengthClass.ROW,
-    )
-    return wire_clos(request, shape, host, kind="roft", title="RoFT")
+    return wire_clos(request, shape, ClosStyle(kind="roft", title="RoFT"))
 
 
 def _num_leaf_groups(request: FabricRequest) -> int:

@@ -1,0 +1,141 @@
+"""Step times measured as a whole on one machine, by batch and context, with nothing fitted.
+
+Two grids: decode steps by batch size and context per request, prompts by chunk and history. Between
+measured points times are linear in each of the two sizes, beyond the last they go on as between the
+last two. A step that computes a prompt and decodes takes::
+
+    prefill(tokens, history) + decode(batch, context) - decode(1, first context)
+
+since the weights are read once, and no less than either alone; that is assumed, not measured. Every
+step takes the same time for its control on top.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvfabric.errors import ConfigError
+from kvfabric.perf.curve import FS_PER_NS
+from kvfabric.perf.joint_attention import DecodeBatch
+from kvfabric.protocol.provenance import Source
+from kvfabric.protocol.step import StepShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """What was measured, in ns.
+
+    Attributes:
+        batches: requests in a decode step, ascending, at least two sizes.
+        contexts: tokens in the cache of each, ascending, at least two.
+        decode_ns: by batch, then context.
+        chunks: tokens of a prompt computed in a step, ascending, at least two.
+        histories: tokens in the cache before them, ascending, at least two.
+        prefill_ns: by chunk, then history.
+        control_ns: from the end of a step to the start of the next, where nothing waits.
+        source: which machine, model and dtype.
+    """
+
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+    decode_ns: tuple[tuple[int, ...], ...]
+    chunks: tuple[int, ...]
+    histories: tuple[int, ...]
+    prefill_ns: tuple[tuple[int, ...], ...]
+    control_ns: int
+    source: Source
+
+    def __post_init__(self) -> None:
+        """Refuse grids with holes, and axes that do not ascend."""
+        for rows, columns, grid in (
+            ("batches", "contexts", self.decode_ns),
+            ("chunks", "histories", self.prefill_ns),
+        ):
+            for name in (rows, columns):
+                axis: tuple[int, ...] = getattr(self, name)
+                if len(axis) < 2 or list(axis) != sorted(set(axis)) or axis[0] < 0:
+                    raise ConfigError(
+                        f"{name} are {list(axis)}", hint="Write two or more numbers that ascend"
+                    )
+            num_rows, num_columns = len(getattr(self, rows)), len(getattr(self, columns))
+            if len(grid) != num_rows or any(len(row) != num_columns for row in grid):
+                raise ConfigError(
+                    f"times of {rows} and {columns} are no full grid",
+                    hint=f"Write {num_rows} lists of {num_columns} times",
+                )
+
+
+def _at(axis: Sequence[int], values: Sequence[int], place: float) -> float:
+    """Return the value at a place, linear between the two points around it or next to it."""
+    i = min(max(bisect_right(axis, place), 1), len(axis) - 1)
+    before, after = axis[i - 1], axis[i]
+    share = (place - before) / (after - before)
+    return values[i - 1] + share * (values[i] - values[i - 1])
+
+
+class MeasuredStepModel:
+    """A ``StepTimeModel`` of such tables; it follows them also where they fall as work grows."""
+
+    def __init__(self, times: StepTimes) -> None:
+        """Use measured times."""
+        self._times = times
+        self._batches: dict[int, DecodeBatch] = {}
+        self._base_ns = times.decode_ns[0][0]
+
+    @property
+    def source(self) -> Source:
+        """Return where the numbers come from."""
+        return self._times.source
+
+    def mixed_step_ns(self, shape: StepShape) -> int:
+        """Return the duration of one step; 0 for a step without work."""
+        num_tokens = sum(chunk for chunk, _ in shape.prefill)
+        decode_ns = self.decode_run_ns(shape.num_decodes, shape.context_tokens, 1)
+        if not num_tokens:
+            return decode_ns
+        times = self._times
+        history = sum(chunk * before for chunk, before in shape.prefill) / num_tokens
+        by_chunk = [round(_at(times.histories, row, history)) for row in times.prefill_ns]
+        prefill_ns = round(_at(times.chunks, by_chunk, num_tokens)) + times.control_ns
+        if not shape.num_decodes:
+            return max(1, prefill_ns)
+        return max(prefill_ns, decode_ns, prefill_ns + decode_ns - times.control_ns - self._base_ns)
+
+    def decode_run_ns(self, num_decodes: int, context_tokens: int, num_iterations: int) -> int:
+        """Return the exact sum of ``mixed_step_ns`` over consecutive decode iterations."""
+        if num_decodes == 0:
+            return 0
+        return self._batch(num_decodes).run_ns(context_tokens, num_iterations)
+
+    def iterations_until(
+        self, num_decodes: int, context_tokens: int, elapsed_ns: int, max_iterations: int
+    ) -> int:
+        """Return the least j in [1, max_iterations] with ``decode_run_ns(j) >= elapsed_ns``.
+
+        Returns ``max_iterations`` when even that many are done sooner.
+        """
+        if num_decodes == 0:
+            return max_iterations if elapsed_ns > 0 else 1
+        batch = self._batch(num_decodes)
+        return batch.iterations_until(context_tokens, elapsed_ns, max_iterations)
+
+    def _batch(self, num_decodes: int) -> DecodeBatch:
+        """Return the line over summed contexts for a batch size."""
+        found = self._batches.get(num_decodes)
+        if found is not None:
+            return found
+        times = self._times
+        columns = zip(*times.decode_ns, strict=True)
+        row = [max(1, round(_at(times.batches, column, num_decodes))) for column in columns]
+        row = [time_ns + times.control_ns for time_ns in row]
+        knots = [0, *times.contexts[1:-1]]
+        ends = [*times.contexts[1:], times.contexts[-1] + 1]
+        starts = [max(1, round(_at(times.contexts, row, knot))) * FS_PER_NS for knot in knots]
+        after = [max(1, round(_at(times.contexts, row, end))) * FS_PER_NS for end in ends]
+        slopes = [
+            (stop - start) // ((end - knot) * num_decodes)
+            for start, stop, knot, end in zip(starts, after, knots, ends, strict=False)
+        ]
+        sums = [knot * num_decodes for knot in knots]
+        batch = self._batches[num_decodes] = DecodeBatch(num_decodes, sums, starts, slopes)
+        return batch

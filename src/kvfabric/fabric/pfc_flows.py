@@ -157,7 +157,7 @@ class PfcFlowSet:
 
     def _buffers(self) -> tuple[memoryview, memoryview]:
         """Return ``new`` and ``told`` as memory, which takes less time to write to."""
-        return memoryview(self.tables.new.view(np.uint8)), memoryview(self.tables.told)
+        return self.tables.new.view(np.uint8).data, self.tables.told.data
 
     def active_slots(self) -> Ints:
         """Return the slots of the flows under way, in no order."""

@@ -122,7 +122,8 @@ def _close_window(t: SteppedTables, slot: int, end_step: int) -> None:
     flow.held_steps += num_steps
     for hop in range(row, row + flow.num_hops):
         channel = t.channels[t.path[hop]]
-        if channel.window_bytes >= state.full_share * channel.window_steps * channel.capacity:
+        full_bytes = state.full_share * channel.window_steps * channel.capacity
+        if channel.window_bytes >= full_bytes > 0.0:
             flow.bound_steps += num_steps
             return
 
@@ -237,7 +238,8 @@ def _set_pauses(t: SteppedTables) -> None:
         channel.pause_bits = (channel.pause_bits << np.uint64(1)) | np.uint64(channel.wants_pause)
         if channel.window != state.window:
             channel.window, channel.window_bytes, channel.window_steps = state.window, 0.0, 0
-        channel.window_steps += 1
+        if channel.backlog > 0.0 or channel.num_sources > 0 or channel.window_steps > 0:
+            channel.window_steps += 1  # from the first byte on: flows take a step per hop to come
         served = min(channel.backlog, channel.capacity)
         weight = channel.backlog + channel.weight
         channel.peak_bytes = max(channel.peak_bytes, channel.backlog - served)

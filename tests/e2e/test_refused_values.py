@@ -104,7 +104,7 @@ VALUES: dict[str, tuple[str, str, str, str]] = {
         "  kinds",
         "  load_balancing: [ecm]\n  kinds",
         ":12: fabric.load_balancing.0: ",
-        "'ecmp', 'spray' or 'assigned'",
+        "'ecmp', 'flowlet', 'spray', 'dmodk', 'path-source', 'path-destination' or 'assigned'",
     ),
     "policy twice": (
         "  kinds",

@@ -38,8 +38,8 @@ from kvfabric.sim.executor import SimExecutor
 from kvfabric.sim.simulation import Simulation, SimulationConfig
 from kvfabric.units import ceil_div
 
-BATCHES, CONTEXTS = (1, 2, 4, 8), (32, 128, 384)
-CHUNKS, HISTORIES = (16, 64, 192, 384), (0, 128)
+BATCHES, CONTEXTS = (1, 2, 4, 8), (32, 384)
+CHUNKS, HISTORIES = (16, 128, 352), (0, 128)
 
 
 @dataclass
@@ -190,6 +190,9 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--fake-step-ms", type=float, default=0.0, help="of every step, with --model fake"
+    )
     parser.add_argument("--decode", type=int, default=0)
     parser.add_argument("--requests", type=int, default=24)
     parser.add_argument("--rate", type=float, default=1.0, help="requests per second")
@@ -204,6 +207,7 @@ def main() -> None:
         block_size=settings.block_size,
         dtype=options.dtype,
         num_threads=options.threads,
+        fake_step_ns=round(options.fake_step_ms * 1e6),
     )
     fake = ExecutorSpec(model=FAKE, num_blocks=512, block_size=settings.block_size)
     control_log, _ = calibrate(settings, fake, [40] * 8)
@@ -215,6 +219,7 @@ def main() -> None:
         chunks=CHUNKS,
         histories=HISTORIES,
         control_ns=control_ns(control_log),
+        repeats=3,
         source=Source(SourceKind.MEASURED, f"this machine, {options.model}, {options.dtype}"),
     )
     for name, axis, grid in (

@@ -6,12 +6,14 @@ from pathlib import Path
 from kvfabric.app.models import is_catalog_name
 from kvfabric.app.profile_directory import read_profile
 from kvfabric.app.scenario import Scenario
-from kvfabric.app.scenario_perf import Collectives, ProfilePerf
+from kvfabric.app.scenario_perf import Collectives, ProfilePerf, StepTimesPerf
+from kvfabric.app.step_times_file import read_step_times
 from kvfabric.errors import ConfigError
 from kvfabric.kvcache.geometry import KVGeometry
 from kvfabric.perf.collectives import AnalyticCollectives, CollectiveModel, preset_collectives
 from kvfabric.perf.profile import ProfileModel, RankGroups, capture_sizes
 from kvfabric.perf.profile_tables import profiled_model
+from kvfabric.perf.step_times import MeasuredStepModel
 from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.protocol.provenance import Source, SourceKind
 
@@ -35,6 +37,8 @@ def step_model(
         ConfigError: no profile is named, it is of another model, or lacks something.
     """
     perf = scenario.perf
+    if isinstance(perf, StepTimesPerf):
+        return MeasuredStepModel(read_step_times(folder / perf.path))
     if not isinstance(perf, ProfilePerf):
         return None
     if perf.path is None:

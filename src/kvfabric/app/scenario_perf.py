@@ -55,4 +55,11 @@ class ProfilePerf(Section):
     host_request_time: DurationNs | None = None
 
 
-Perf = Annotated[RooflinePerf | ProfilePerf, Field(discriminator="kind")]
+class StepTimesPerf(Section):
+    """Whole steps measured on the machine that serves, by ``kvfabric generate --record``."""
+
+    kind: Literal["step-times"]
+    path: str
+
+
+Perf = Annotated[RooflinePerf | ProfilePerf | StepTimesPerf, Field(discriminator="kind")]

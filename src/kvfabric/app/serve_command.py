@@ -1,0 +1,155 @@
+"""``kvfabric serve``: a cluster of worker processes behind an OpenAI-compatible server."""
+
+import logging
+import os
+import socket
+import sys
+import time  # noqa: TID251 - clients are told when the model was loaded
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import uvicorn
+
+from kvfabric.engine.cluster_settings import ClusterSettings
+from kvfabric.engine.executor_spec import ExecutorSpec
+from kvfabric.engine.kv_layout import KvLayout
+from kvfabric.engine.model_sources import ModelSource, open_model
+from kvfabric.engine.model_spec import ModelSpec
+from kvfabric.engine.process_cluster import ProcessCluster
+from kvfabric.engine.server.app import build_app
+from kvfabric.engine.server.backend import ServedModel
+from kvfabric.engine.server.cluster_backend import ClusterBackend, OutputRelay
+from kvfabric.engine.server.lifecycle import Lifecycle, Server
+from kvfabric.engine.server.model_codec import ModelCodec
+from kvfabric.engine.server.supervisor import Supervisor
+from kvfabric.errors import ConfigError
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What the command line says; the names are those of its options."""
+
+    model: str
+    served_model_name: str | None
+    prefill: int
+    decode: int
+    host: str
+    port: int
+    api_key: str | None
+    dtype: str
+    kv_dtype: str | None
+    device: str
+    threads: int | None
+    block_size: int
+    kv_blocks: int | None
+    kv_memory_gib: float
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    shutdown_timeout: float
+
+
+def run_serve(values: Mapping[str, Any]) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Raises:
+        ConfigError: a model, an address or a size that cannot be served.
+    """
+    options = ServeOptions(**values)
+    if options.api_key == "":
+        raise ConfigError("--api-key is empty", hint="Write a key, or leave the option out")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="kvfabric: %(message)s")
+    source = open_model(options.model)
+    settings = _settings(options, source.spec)
+    executor = ExecutorSpec(
+        model=options.model,
+        num_blocks=settings.num_blocks,
+        block_size=settings.block_size,
+        dtype=options.dtype,
+        kv_dtype=options.kv_dtype,
+        device=options.device,
+        num_threads=options.threads or max(1, (os.cpu_count() or 1) // settings.num_workers),
+    )
+    with _listen(options.host, options.port) as listener:
+        relay = OutputRelay()
+        _say(f"starting {settings.num_workers} worker(s) of {options.model}")
+        cluster = ProcessCluster(settings, executor, relay)
+        with cluster, Supervisor(cluster):
+            model = _served(options, source, settings)
+            codec = ModelCodec(source.tokenizer(), source.chat_template)
+            backend = ClusterBackend(
+                cluster.loop, relay, model, codec, block_size=settings.block_size
+            )
+            _serve(options, backend, listener)
+
+
+def _settings(options: ServeOptions, spec: ModelSpec) -> ClusterSettings:
+    """Return the cluster; a request may be as long as the model and one worker's KV cache allow."""
+    layout = KvLayout(
+        num_layers=spec.num_layers,
+        block_size=options.block_size,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        kv_dtype=options.kv_dtype or options.dtype,
+    )
+    num_blocks = options.kv_blocks or int(options.kv_memory_gib * 2**30) // layout.block_bytes
+    room = (num_blocks - 1) * options.block_size  # block 0 is the null block
+    longest = min(spec.max_positions, room)
+    max_model_len = options.max_model_len or longest
+    if max_model_len < 2 or max_model_len > longest:
+        raise ConfigError(
+            f"--max-model-len {max_model_len}: the model takes {spec.max_positions} tokens, "
+            f"{num_blocks} KV blocks of {options.block_size} take {max(0, room)}",
+            hint=f"Write 2 to {longest}, or more --kv-memory-gib",
+        )
+    return ClusterSettings(
+        num_prefill=options.prefill,
+        num_decode=options.decode,
+        num_blocks=num_blocks,
+        block_size=options.block_size,
+        max_model_len=max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+    )
+
+
+def _served(options: ServeOptions, source: ModelSource, settings: ClusterSettings) -> ServedModel:
+    return ServedModel(
+        name=options.served_model_name or options.model,
+        max_model_len=settings.max_model_len,
+        vocab_size=source.spec.vocab_size,
+        created_s=int(time.time()),
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}",
+            hint="Choose others with --host and --port",
+        ) from None
+
+
+def _serve(options: ServeOptions, backend: ClusterBackend, listener: socket.socket) -> None:
+    if options.host not in _LOOPBACK and options.api_key is None:
+        _say(f"anybody who reaches {options.host} can use this server; see --api-key")
+    lifecycle = Lifecycle()
+    app = build_app(backend, lifecycle, api_key=options.api_key)
+    config = uvicorn.Config(
+        app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none"
+    )
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    _say(f"serving {backend.model.name} on http://{shown}:{port}/v1 (Ctrl-C ends)")
+    Server(config, lifecycle, options.shutdown_timeout).run([listener])
+
+
+def _say(text: str) -> None:
+    click.echo(f"kvfabric: {text}", err=True)

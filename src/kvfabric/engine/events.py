@@ -1,0 +1,94 @@
+"""What can happen to a running cluster, and the order of what is handled at one instant.
+
+The order is that of the simulation (``sim.phases``): what ends before what begins.
+"""
+
+from typing import NamedTuple
+
+from kvfabric.engine.executor_port import Sampling, StepOutput
+from kvfabric.engine.messages import Hello
+
+
+class GenerateRequest(NamedTuple):
+    """A prompt, and how to go on from it.
+
+    Attributes:
+        request_id: unique for the life of the cluster.
+        prompt_ids: its tokens, at least one.
+        sampling: how tokens are chosen and when to stop.
+        block_hashes: of the prompt, see ``block_hashes``; () to find nothing cached.
+        namespace: see ``kvcache.block_keys.namespace_id``.
+    """
+
+    request_id: int
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    block_hashes: tuple[int, ...] = ()
+    namespace: int = 0
+
+
+class StepEnded(NamedTuple):
+    """A worker has run its step."""
+
+    worker_id: int
+    output: StepOutput
+
+
+class Transferred(NamedTuple):
+    """All bytes of a transfer have arrived."""
+
+    transfer_id: int
+
+
+class WorkerLost(NamedTuple):
+    """A worker is gone with all it held."""
+
+    worker_id: int
+    reason: str
+
+
+class WorkerJoined(NamedTuple):
+    """A worker is there, empty."""
+
+    worker_id: int
+    hello: Hello
+
+
+class Cancelled(NamedTuple):
+    """A client has given up."""
+
+    request_id: int
+
+
+class DeadlinePassed(NamedTuple):
+    """The next deadline of the control is over."""
+
+
+class Arrived(NamedTuple):
+    """A client asks."""
+
+    request: GenerateRequest
+
+
+Event = StepEnded | Transferred | WorkerLost | WorkerJoined | Cancelled | DeadlinePassed | Arrived
+
+_PHASES = {
+    kind: phase
+    for phase, kind in enumerate(
+        (StepEnded, Transferred, WorkerLost, WorkerJoined, Cancelled, DeadlinePassed, Arrived)
+    )
+}
+
+
+def order(event: Event) -> tuple[int, int]:
+    """Return the key by which the events of one instant are sorted: kind, then id."""
+    phase = _PHASES[type(event)]
+    match event:
+        case StepEnded(worker_id) | WorkerLost(worker_id) | WorkerJoined(worker_id):
+            return phase, worker_id
+        case Transferred(ident) | Cancelled(ident):
+            return phase, ident
+        case DeadlinePassed():
+            return phase, 0
+        case Arrived(request):
+            return phase, request.request_id

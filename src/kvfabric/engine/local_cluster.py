@@ -1,0 +1,120 @@
+"""A cluster inside one process: every worker is a thread."""
+
+from collections.abc import Sequence
+from typing import Self
+
+from kvfabric.engine.cluster_settings import ClusterSettings, coordinator_of, schedulers_of
+from kvfabric.engine.control_loop import ControlLoop
+from kvfabric.engine.decision_log import DecisionLog
+from kvfabric.engine.executor_port import Executor
+from kvfabric.engine.local_mover import LocalFabric, LocalMover
+from kvfabric.engine.loop_thread import LoopThread
+from kvfabric.engine.messages import FromWorker, Hello, ToWorker
+from kvfabric.engine.token_streams import OutputSink
+from kvfabric.engine.worker import Worker
+
+
+class LocalLink:
+    """The way to a worker of the same process."""
+
+    def __init__(
+        self, loop: ControlLoop, worker_id: int, executor: Executor, fabric: LocalFabric
+    ) -> None:
+        """Start a worker."""
+        self._loop, self._worker_id = loop, worker_id
+        self._worker = Worker(executor, LocalMover(fabric, executor, self._tell), self._tell)
+
+    def _tell(self, message: FromWorker) -> None:
+        self._loop.receive(self._worker_id, self, message)
+
+    def post(self, message: ToWorker) -> None:
+        """Let the worker handle a message."""
+        self._worker.handle(message)
+
+    def close(self) -> None:
+        """Stop the worker once its step is over."""
+        self._worker.stop()
+
+    def join(self) -> None:
+        """Wait until the worker's thread has ended."""
+        self._worker.join()
+
+
+class LocalCluster:
+    """Workers, control and loop; a context manager that ends them all.
+
+    Attributes:
+        loop: takes requests.
+        block_bytes: KV bytes of one block.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        executors: Sequence[Executor],
+        sink: OutputSink,
+        *,
+        block_bytes: int,
+        num_layers: int,
+        log: DecisionLog | None = None,
+        check: bool = False,
+    ) -> None:
+        """Make the cluster; it runs from ``__enter__`` on.
+
+        Args:
+            settings: of the cluster.
+            executors: one per worker, by id, all of the same model.
+            sink: who takes tokens and ends.
+            block_bytes: KV bytes of one block.
+            num_layers: of the KV cache.
+            log: keeps what happens.
+            check: assert every invariant after every instant (slow).
+        """
+        self._hello = Hello("local", settings.num_blocks, block_bytes, "")
+        self.block_bytes = block_bytes
+        self._fabric = LocalFabric(num_layers)
+        self.loop = ControlLoop(
+            coordinator_of(settings, block_bytes),
+            schedulers_of(settings),
+            sink,
+            log=log,
+            check=check,
+        )
+        self._links = [
+            LocalLink(self.loop, i, executor, self._fabric) for i, executor in enumerate(executors)
+        ]
+        self.loop.connect(self._links, [self._hello] * len(executors))
+        self._thread = LoopThread(self.loop)
+
+    def __enter__(self) -> Self:
+        """Start the loop."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the loop and all workers.
+
+        Raises:
+            Exception: the loop ended by one.
+        """
+        try:
+            self._thread.end()
+        finally:
+            for link in self._links:
+                link.close()
+                link.join()
+            self._fabric.close()
+
+    def raise_if_failed(self) -> None:
+        """Raise what ended the loop, if anything did."""
+        self._thread.raise_if_failed()
+
+    def kill(self, worker_id: int, reason: str = "killed") -> None:
+        """Let a worker die with all it holds."""
+        self.loop.lose(worker_id, self._links[worker_id], reason)
+
+    def restart(self, worker_id: int, executor: Executor) -> None:
+        """Bring a worker back, empty."""
+        link = LocalLink(self.loop, worker_id, executor, self._fabric)
+        self._links[worker_id] = link
+        self.loop.receive(worker_id, link, self._hello)

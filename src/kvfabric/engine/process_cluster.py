@@ -1,0 +1,254 @@
+"""A cluster of worker processes on one host, each behind a socket pair, KV blocks over sockets."""
+
+import contextlib
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Self
+
+from kvfabric.engine.cluster_settings import ClusterSettings, coordinator_of, schedulers_of
+from kvfabric.engine.control_loop import ControlLoop
+from kvfabric.engine.decision_log import DecisionLog
+from kvfabric.engine.executor_spec import ExecutorSpec
+from kvfabric.engine.loop_thread import LoopThread
+from kvfabric.engine.messages import FromWorker, Hello, Stop, ToWorker, WorkerFailed
+from kvfabric.engine.token_streams import OutputSink
+from kvfabric.engine.wire import MessageSocket, WireError, decode_from_worker
+from kvfabric.engine.worker_main import WorkerProcessSettings
+from kvfabric.errors import KvfabricError
+
+_EXIT_S = 10.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 30.0
+
+
+class WorkerStartError(KvfabricError):
+    """A worker process ended before it was ready."""
+
+
+class ProcessLink:
+    """The way to a worker process; a thread writes what is sent, another reads."""
+
+    def __init__(self, settings: WorkerProcessSettings) -> None:
+        """Start the process; ``wait_hello`` waits until it is ready."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "kvfabric.engine.worker_main", str(theirs.fileno())]
+            self.process = subprocess.Popen(  # noqa: S603 - ourselves
+                [*command, settings.to_json()], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            )
+        self._socket = MessageSocket(ours)
+        self._outbox: SimpleQueue[ToWorker | None] = SimpleQueue()
+        self._writer = threading.Thread(target=self._write_all, name="to-worker", daemon=True)
+        self._reader: threading.Thread | None = None
+        self._is_closed = False
+        self._writer.start()
+
+    def wait_hello(self) -> Hello:
+        """Wait until the worker is ready.
+
+        Raises:
+            WorkerStartError: it failed.
+        """
+        body = self._socket.read()
+        message = None if body is None else decode_from_worker(body)
+        match message:
+            case Hello():
+                return message
+            case WorkerFailed(reason):
+                raise WorkerStartError(reason)
+            case _:
+                code = self.process.wait(_EXIT_S)
+                raise WorkerStartError(f"a worker process ended with exit code {code}")
+
+    def start_reading(
+        self, receive: Callable[[FromWorker], None], lose: Callable[[str], None]
+    ) -> None:
+        """Hand on what the worker says, and that it has gone."""
+
+        def read_all() -> None:
+            try:
+                while (body := self._socket.read()) is not None:
+                    receive(decode_from_worker(body))
+            except WireError as error:
+                lose(f"it says {error}")
+                return
+            lose("its connection has ended")
+
+        self._reader = threading.Thread(target=read_all, name="from-worker", daemon=True)
+        self._reader.start()
+
+    def post(self, message: ToWorker) -> None:
+        """Put a message in the queue."""
+        self._outbox.put(message)
+
+    def _write_all(self) -> None:
+        with contextlib.suppress(OSError):  # the reader notices that the worker has gone
+            while (message := self._outbox.get()) is not None:
+                self._socket.send(message)
+
+    def close(self) -> None:
+        """Let the worker end by itself, if it still can; ``join`` sees to it."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.post(Stop())
+            self._outbox.put(None)
+
+    def kill(self) -> None:
+        """End the process at once, as a crash would."""
+        self.process.kill()
+
+    def join(self, timeout_s: float = _EXIT_S) -> None:
+        """Wait until the process has ended, by force if it takes too long."""
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._outbox.put(None)
+        self._socket.shutdown()
+        self._writer.join()
+        if self._reader is not None:
+            self._reader.join()
+        self._socket.close()
+
+
+class ProcessCluster:
+    """Worker processes, control and loop; a context manager that ends them all.
+
+    Attributes:
+        loop: takes requests.
+        links: the ways to the workers, by id, for tests that harm them.
+        block_bytes: KV bytes of one block.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        executor: ExecutorSpec,
+        sink: OutputSink,
+        *,
+        log: DecisionLog | None = None,
+        restarts_lost: bool = False,
+        check: bool = False,
+    ) -> None:
+        """Start the workers and wait until all are ready.
+
+        Args:
+            settings: of the cluster.
+            executor: of every worker.
+            sink: who takes tokens and ends.
+            log: keeps what happens.
+            restarts_lost: bring back workers that are lost, each after a pause that doubles.
+            check: assert every invariant after every instant (slow).
+
+        Raises:
+            WorkerStartError: a worker could not start, with its reason.
+        """
+        self._settings, self._executor = settings, executor
+        self._cluster = secrets.token_hex(8)
+        self._folder = tempfile.TemporaryDirectory(prefix="kvfabric-")
+        self._num_started = 0
+        self._closing = threading.Event()
+        self._restarts: list[threading.Thread] = []
+        self._num_restarts = [0] * settings.num_workers
+        self._old_links: list[ProcessLink] = []
+        self.links: list[ProcessLink] = []
+        try:
+            self.links += [self._spawn() for _ in range(settings.num_workers)]
+            hellos = [link.wait_hello() for link in self.links]
+        except BaseException:
+            self._end_all(0.0)
+            raise
+        self.block_bytes = hellos[0].block_bytes
+        self.loop = ControlLoop(
+            coordinator_of(settings, self.block_bytes),
+            schedulers_of(settings),
+            sink,
+            log=log,
+            on_lost=self._bring_back if restarts_lost else None,
+            check=check,
+        )
+        self.loop.connect(self.links, hellos)
+        for worker_id, link in enumerate(self.links):
+            self._read(worker_id, link)
+        self._thread = LoopThread(self.loop)
+
+    def _spawn(self) -> ProcessLink:
+        self._num_started += 1
+        path = Path(self._folder.name) / f"kv-{self._num_started}"
+        process = WorkerProcessSettings(
+            executor=self._executor.to_dict(),
+            listen_on=f"unix:{path}",
+            cluster=self._cluster,
+            transfer_timeout_ns=2 * self._settings.handoff_deadline_ns,
+        )
+        return ProcessLink(process)
+
+    def _read(self, worker_id: int, link: ProcessLink) -> None:
+        link.start_reading(
+            lambda message: self.loop.receive(worker_id, link, message),
+            lambda reason: self.loop.lose(worker_id, link, reason),
+        )
+
+    def restart(self, worker_id: int) -> None:
+        """Bring a worker back that has died, empty; waits until it is ready."""
+        self._old_links.append(self.links[worker_id])
+        link = self.links[worker_id] = self._spawn()
+        hello = link.wait_hello()
+        self._read(worker_id, link)
+        self.loop.receive(worker_id, link, hello)
+
+    def _bring_back(self, worker_id: int) -> None:
+        """Restart a worker beside the loop, which must not wait for it."""
+        pause_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2 ** self._num_restarts[worker_id])
+        self._num_restarts[worker_id] += 1
+
+        def bring_back() -> None:
+            while not self._closing.wait(pause_s):
+                self.links[worker_id].kill()
+                try:
+                    self.restart(worker_id)
+                except WorkerStartError as error:
+                    self.loop.failures.append(f"worker {worker_id}: {error}")
+                    continue
+                return
+
+        thread = threading.Thread(target=bring_back, name="restart", daemon=True)
+        self._restarts.append(thread)
+        thread.start()
+
+    def raise_if_failed(self) -> None:
+        """Raise what ended the loop, if anything did."""
+        self._thread.raise_if_failed()
+
+    def __enter__(self) -> Self:
+        """Start the loop."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the loop and all workers.
+
+        Raises:
+            Exception: the loop ended by one.
+        """
+        try:
+            self._thread.end()
+        finally:
+            self._end_all(_EXIT_S)
+
+    def _end_all(self, timeout_s: float) -> None:
+        self._closing.set()
+        for thread in self._restarts:
+            thread.join()
+        end_s = time.monotonic() + timeout_s
+        for link in [*self.links, *self._old_links]:
+            link.join(max(0.0, end_s - time.monotonic()))
+        self._folder.cleanup()

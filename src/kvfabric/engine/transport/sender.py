@@ -1,0 +1,264 @@
+"""The sending side: one connection and one thread per peer, transfers taking turns by frames."""
+
+import errno
+import socket
+import threading
+import time
+from collections import deque
+
+from kvfabric.engine.transport.address import Address
+from kvfabric.engine.transport.connection import (
+    Connection,
+    ConnectionEndedError,
+    Heard,
+    now_ns,
+    reason_of,
+)
+from kvfabric.engine.transport.frames import Frame, Kind, ProtocolError
+from kvfabric.engine.transport.handshake import HandshakeError, Identity, greet
+from kvfabric.engine.transport.outgoing import Outgoing
+from kvfabric.engine.transport.port import (
+    BlockMemory,
+    Deadlines,
+    Report,
+    Side,
+    TransferDone,
+    TransferFailed,
+    TransportEvent,
+)
+from kvfabric.engine.transport.scatter_list import ScatterList
+
+_RETRY_S = 0.005
+_CALLS_PER_TURN = 8  # then the peer is heard, and others may take the lock
+_BUSY = (errno.EAGAIN, errno.EWOULDBLOCK)
+
+
+class SendingPeer:
+    """All transfers to one peer. It ends with its connection; the next transfer needs a new one.
+
+    ``_lock`` guards all state, and is held while the source's blocks are read: a transfer that was
+    cancelled is not read any more. Events are reported without it.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        identity: Identity,
+        memory: BlockMemory,
+        deadlines: Deadlines,
+        report: Report,
+    ) -> None:
+        """Prepare a socket; OSError if there is none left."""
+        self._address, self._identity = address, identity
+        self._memory, self._deadlines, self._report = memory, deadlines, report
+        sock = socket.socket(address.family, socket.SOCK_STREAM)
+        self._connection = Connection(sock, identity.digest, deadlines.stall_ns)
+        self._lock = threading.Lock()
+        self._transfers: dict[int, Outgoing] = {}
+        self._turns: deque[Outgoing] = deque()  # granted, not sent
+        self._data = ScatterList(())  # what is left of the frame under way
+        self._data_owner: Outgoing | None = None
+        self._events: list[TransportEvent] = []  # to be reported without the lock
+        self._is_ended = False
+        self._thread = threading.Thread(target=self._run, name=f"kv-send {address}", daemon=True)
+
+    # ------------------------------------------------------------------ from any thread
+
+    def start(self) -> None:
+        """Connect and serve what was submitted."""
+        self._thread.start()
+
+    def submit(self, outgoing: Outgoing) -> bool:
+        """Take on a transfer; return False if this peer has ended."""
+        with self._lock:
+            if self._is_ended:
+                return False
+            self._transfers[outgoing.transfer_id] = outgoing
+            self._connection.post(outgoing.offer())
+            return True
+
+    def knows(self, transfer_id: int) -> bool:
+        """Return whether a transfer is under way here."""
+        return transfer_id in self._transfers
+
+    @property
+    def is_ended(self) -> bool:
+        """Return whether it takes no more transfers."""
+        return self._is_ended
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether its thread runs."""
+        return self._thread.is_alive()
+
+    def cancel(self, transfer_id: int) -> bool:
+        """Forget a transfer; return whether it was there."""
+        with self._lock:
+            outgoing = self._transfers.pop(transfer_id, None)
+            if outgoing is None:
+                return False
+            self._drop(outgoing, "the sender cancelled it")
+            return True
+
+    def stop(self) -> None:
+        """Let the thread end soon; ``join`` waits for it."""
+        self._connection.stop()
+
+    def join(self) -> None:
+        """Wait for the thread's end."""
+        self._thread.join()
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        reason = "the transport broke down"
+        try:
+            self._connect()
+            greet(self._connection, self._identity, self._soon(self._deadlines.handshake_ns))
+            self._serve()
+        except (OSError, ProtocolError, HandshakeError, ConnectionEndedError) as error:
+            reason = reason_of(error)
+        finally:
+            self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        with self._lock:
+            self._is_ended = True
+            left = list(self._transfers.values())
+            self._transfers.clear()
+            self._turns.clear()
+            self._data, self._data_owner = ScatterList(()), None
+            self._connection.close()
+        self._events += [_failed(outgoing, f"{reason} ({self._address})") for outgoing in left]
+        self._report_events()
+
+    def _report_events(self) -> None:
+        events, self._events = self._events, []
+        for event in events:
+            self._report(event)
+
+    def _connect(self) -> None:
+        sock, deadline_ns = self._connection.sock, self._soon(self._deadlines.connect_ns)
+        while True:
+            code = sock.connect_ex(self._address.for_socket)
+            if code in {0, errno.EISCONN}:
+                return
+            if code in {errno.EINPROGRESS, errno.EALREADY}:
+                self._connection.wait(to_write=True, to_read=False, deadline_ns=deadline_ns)
+            elif code in _BUSY:  # a Unix socket whose queue is full
+                time.sleep(_RETRY_S)
+                self._connection.check_stopped()
+            else:
+                raise OSError(code, f"cannot connect: {errno.errorcode.get(code, code)}")
+            if now_ns() >= deadline_ns:
+                raise ConnectionEndedError("cannot connect in time")
+
+    def _soon(self, limit_ns: int) -> int:
+        """Return the end of a limit from now on, or the first deadline of what waits."""
+        waiting = list(self._transfers.values())
+        return min([now_ns() + limit_ns, *(outgoing.deadline_ns for outgoing in waiting)])
+
+    def _serve(self) -> None:
+        idle_ns = now_ns()
+        while True:
+            self._connection.check_stopped()
+            with self._lock:
+                while (heard := self._connection.hear()) is not None:
+                    self._handle(heard)
+                self._expire()
+                has_moved = self._pump_some()
+                is_idle = not self._transfers
+                if is_idle and now_ns() >= idle_ns + self._deadlines.idle_ns:
+                    self._is_ended = True
+                    raise ConnectionEndedError("not used any more")
+            self._report_events()
+            if not is_idle:
+                idle_ns = now_ns()
+            if not has_moved:
+                self._wait(idle_ns)
+
+    def _wait(self, idle_ns: int) -> None:
+        deadlines = [t.deadline_ns for t in list(self._transfers.values())]
+        is_in_frame = self._data.num_bytes or self._connection.is_in_frame
+        if is_in_frame:
+            deadlines.append(self._connection.stall_deadline_ns)
+        if not deadlines:
+            deadlines.append(idle_ns + self._deadlines.idle_ns)
+        to_write = bool(self._data.num_bytes) or self._connection.is_sending
+        is_ready = self._connection.wait(to_write=to_write, deadline_ns=min(deadlines))
+        if is_in_frame and not is_ready:
+            self._connection.check_stall()
+
+    # ------------------------------------------------------------------ under the lock
+
+    def _handle(self, heard: Heard) -> None:
+        """Take in what the peer says; it may concern a transfer that has ended here."""
+        outgoing = self._transfers.get(heard.frame.transfer_id)
+        match heard.frame.kind:
+            case Kind.GRANT if outgoing and not outgoing.is_granted:
+                outgoing.is_granted = True
+                outgoing.stage = "the peer did not take all bytes"
+                self._turns.append(outgoing)
+            case Kind.ACK if outgoing and outgoing.is_sent:
+                del self._transfers[outgoing.transfer_id]
+                duration_ns = now_ns() - outgoing.start_ns
+                self._events.append(
+                    TransferDone(outgoing.transfer_id, Side.SOURCE, outgoing.num_bytes, duration_ns)
+                )
+            case Kind.REFUSE if outgoing:
+                del self._transfers[outgoing.transfer_id]
+                self._drop(outgoing, "refused")
+                self._events.append(_failed(outgoing, f"the receiver refused: {heard.reason}"))
+            case Kind.GRANT | Kind.ACK | Kind.REFUSE if outgoing is None:
+                pass
+            case kind:
+                raise ProtocolError(f"a receiver sent {kind.name} out of turn")
+
+    def _expire(self) -> None:
+        now = now_ns()
+        for outgoing in [t for t in self._transfers.values() if t.deadline_ns <= now]:
+            del self._transfers[outgoing.transfer_id]
+            self._drop(outgoing, "the sender's deadline passed")
+            seconds = (outgoing.deadline_ns - outgoing.start_ns) / 1e9
+            self._events.append(_failed(outgoing, f"not done in {seconds:g} s: {outgoing.stage}"))
+
+    def _drop(self, outgoing: Outgoing, reason: str) -> None:
+        """Read nothing of a transfer any more, and say so to the peer."""
+        if outgoing in self._turns:
+            self._turns.remove(outgoing)
+        if outgoing is self._data_owner:
+            self._data.blank()
+            self._data_owner = None
+        self._connection.post(Frame(Kind.CANCEL, outgoing.transfer_id), reason)
+
+    def _pump_some(self) -> bool:
+        """Send a few calls' worth; return False once there is nothing to do or no room."""
+        return all(self._pump() for _ in range(_CALLS_PER_TURN))
+
+    def _pump(self) -> bool:
+        """Send as much as the socket takes at once; return False if there is nothing to do."""
+        if self._data.num_bytes:
+            return self._connection.send_from(self._data)
+        self._data_owner = None
+        if self._connection.is_sending:
+            return self._connection.flush()
+        if not self._turns:
+            return False
+        self._begin_frame(self._turns.popleft())
+        return True
+
+    def _begin_frame(self, outgoing: Outgoing) -> None:
+        data = outgoing.next_data(self._memory)
+        if data is None:
+            outgoing.is_sent = True
+            outgoing.stage = "the peer did not acknowledge it"
+            self._connection.post(Frame(Kind.END, outgoing.transfer_id))
+            return
+        frame, views = data
+        self._data_owner = outgoing
+        self._data = self._connection.with_header(frame, views)
+        self._turns.append(outgoing)
+
+
+def _failed(outgoing: Outgoing, reason: str) -> TransferFailed:
+    return TransferFailed(outgoing.transfer_id, Side.SOURCE, reason)

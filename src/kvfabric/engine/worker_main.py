@@ -1,0 +1,107 @@
+"""A worker process: ``python -m kvfabric.engine.worker_main FD SETTINGS``.
+
+FD is the inherited end of the control connection, SETTINGS a JSON object: the fields of
+``WorkerProcessSettings``. It ends when the control says so or has gone.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from dataclasses import asdict, dataclass
+
+from kvfabric.engine.executor_spec import ExecutorSpec, MadeExecutor, make_executor
+from kvfabric.engine.messages import FromWorker, Hello, Stop, WorkerFailed
+from kvfabric.engine.transport.block_memory import CopiedBlocks
+from kvfabric.engine.transport.handshake import Identity
+from kvfabric.engine.transport.port import Deadlines
+from kvfabric.engine.transport.socket_transport import SocketTransport
+from kvfabric.engine.transport_mover import TransportMover, report_to
+from kvfabric.engine.wire import MessageSocket, WireError, decode_to_worker
+from kvfabric.engine.worker import Worker
+from kvfabric.errors import KvfabricError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerProcessSettings:
+    """What a worker process has to know.
+
+    Attributes:
+        executor: fields of an ``ExecutorSpec``.
+        listen_on: where it takes KV blocks, see ``transport.address``.
+        cluster: name that all workers of the cluster share.
+        transfer_timeout_ns: until a transfer fails.
+    """
+
+    executor: dict[str, object]
+    listen_on: str
+    cluster: str
+    transfer_timeout_ns: int
+
+    def to_json(self) -> str:
+        """Return the text for the command line."""
+        return json.dumps(asdict(self))
+
+
+class WorkerProcess:
+    """Executor, transport and worker behind one control connection."""
+
+    def __init__(self, control: MessageSocket, settings: WorkerProcessSettings) -> None:
+        """Load the model, listen for peers, and say hello."""
+        self._control = control
+        spec = ExecutorSpec(**settings.executor)  # type: ignore[arg-type]
+        made = make_executor(spec)
+        transport = self._transport(made, settings)
+        mover = TransportMover(transport, made.layout.num_layers)
+        self._worker = Worker(made.executor, mover, self._tell)
+        self._tell(
+            Hello(
+                f"{made.model} {made.layout}",
+                spec.num_blocks,
+                made.layout.block_bytes,
+                transport.address,
+            )
+        )
+
+    def _transport(self, made: MadeExecutor, settings: WorkerProcessSettings) -> SocketTransport:
+        timeout_ns = settings.transfer_timeout_ns
+        return SocketTransport(
+            Identity(model=made.model, layout=made.layout, cluster=settings.cluster),
+            CopiedBlocks(made.executor, made.layout),
+            report_to(self._tell),
+            listen_on=settings.listen_on,
+            deadlines=Deadlines(transfer_ns=timeout_ns, early_ns=timeout_ns),
+        )
+
+    def _tell(self, message: FromWorker) -> None:
+        with contextlib.suppress(OSError):  # without control the reading end stops everything
+            self._control.send(message)
+
+    def run(self) -> None:
+        """Handle messages until told to stop, or until the control has gone."""
+        while (body := self._control.read()) is not None:
+            message = decode_to_worker(body)
+            if isinstance(message, Stop):
+                break
+            self._worker.handle(message)
+        self._worker.stop()
+        self._worker.join()
+
+
+def main() -> None:
+    """Run one worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the control decides when to end
+    fd, text = sys.argv[1:]
+    control = MessageSocket(socket.socket(fileno=int(fd)))
+    try:
+        WorkerProcess(control, WorkerProcessSettings(**json.loads(text))).run()
+    except (KvfabricError, WireError, MemoryError) as error:
+        with contextlib.suppress(OSError):
+            control.send(WorkerFailed(str(error) or repr(error)))
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

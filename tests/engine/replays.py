@@ -1,0 +1,112 @@
+"""A run of real workers again, in the simulation: same arrivals, same durations, virtual time."""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+from kvfabric.engine.cluster_settings import ClusterSettings, coordinator_of, schedulers_of
+from kvfabric.engine.decision_log import DecisionLog, RecordedStep
+from kvfabric.protocol.provenance import Source, SourceKind
+from kvfabric.protocol.step import StepShape
+from kvfabric.protocol.transfer import TransferPlan
+from kvfabric.protocol.workload import RequestSpec, Workload
+from kvfabric.sim.executor import SimExecutor
+from kvfabric.sim.run_result import RunResult
+from kvfabric.sim.simulation import Simulation, SimulationConfig
+
+
+class RecordedSteps:
+    """Step times in the order they were measured; a step of another shape is a failure."""
+
+    source = Source(SourceKind.MEASURED, "a recorded run")
+
+    def __init__(self, steps: Sequence[RecordedStep]) -> None:
+        self.steps = deque(steps)
+
+    def mixed_step_ns(self, shape: StepShape) -> int:
+        if not self.steps:
+            return 1 << 60  # it was still running when the worker died, or at the end
+        step = self.steps.popleft()
+        assert shape == step.shape, "another step than in the run"
+        return step.end_ns - step.start_ns
+
+    def decode_run_ns(self, num_decodes: int, context_tokens: int, num_iterations: int) -> int:
+        assert num_iterations == 1
+        return self.mixed_step_ns(StepShape(num_decodes, context_tokens))
+
+    def iterations_until(self, *_: int) -> int:
+        return 1
+
+
+class RecordedNetwork:
+    """Transfers that take as long as they took; those that never arrived never do."""
+
+    def __init__(self, transfers: dict[int, tuple[int, int]]) -> None:
+        self.transfers = transfers
+        self.moving: dict[int, int] = {}
+
+    def start(self, transfer: TransferPlan, now_ns: int) -> None:
+        start_ns, end_ns = self.transfers.get(transfer.transfer_id, (0, 1 << 60))
+        self.moving[transfer.transfer_id] = now_ns + end_ns - start_ns
+
+    def cancel(self, transfer_id: int, now_ns: int) -> None:
+        del now_ns
+        del self.moving[transfer_id]
+
+    def next_completion_ns(self) -> int | None:
+        return min(self.moving.values(), default=None)
+
+    def advance(self, now_ns: int) -> list[int]:
+        done = sorted((end, i) for i, end in self.moving.items() if end <= now_ns)
+        for _, transfer_id in done:
+            del self.moving[transfer_id]
+        return [transfer_id for _, transfer_id in done]
+
+
+def replay(settings: ClusterSettings, log: DecisionLog, block_bytes: int) -> RunResult:
+    """Return what the simulation makes of a recorded run."""
+    outputs = {record.request_id: record.num_output_tokens for record in log.records}
+    specs = [
+        RequestSpec(
+            request_id=arrival.request_id,
+            arrival_ns=arrival.time_ns,
+            num_prompt_tokens=arrival.num_prompt_tokens,
+            # of a request that did not finish the true length is unknown: it was not reached
+            num_output_tokens=outputs.get(arrival.request_id) or arrival.max_tokens + 1,
+            max_tokens=arrival.max_tokens,
+            block_hashes=arrival.block_hashes,
+            namespace=arrival.namespace,
+        )
+        for arrival in log.arrivals
+    ]
+    workload = Workload(
+        name="recorded",
+        requests=tuple(specs),
+        hash_block_tokens=settings.block_size,
+        num_rows=len(specs),
+    )
+    lengths = {spec.request_id: spec.num_output_tokens for spec in specs}
+    steps: dict[int, list[RecordedStep]] = defaultdict(list)
+    for step in log.steps:
+        steps[step.worker_id].append(step)
+    workers = [
+        (
+            scheduler,
+            SimExecutor(
+                RecordedSteps(steps[worker]),
+                lengths,
+                samples_first_token=not settings.num_decode or worker >= settings.num_prefill,
+                max_iterations=1,
+            ),
+        )
+        for worker, scheduler in enumerate(schedulers_of(settings))
+    ]
+    coordinator = coordinator_of(settings, block_bytes)
+    network = RecordedNetwork(log.transfers)
+    simulation = Simulation(SimulationConfig(), workload, coordinator, workers, network)
+    for time_ns, request_id in log.cancels:
+        simulation.cancel_at(request_id, time_ns)
+    for time_ns, worker in log.lost:
+        simulation.lose_worker_at(worker, time_ns)
+    for time_ns, worker in log.joined:
+        simulation.join_worker_at(worker, time_ns)
+    return simulation.run()

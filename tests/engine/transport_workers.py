@@ -1,0 +1,174 @@
+"""Workers that exchange blocks in tests: a pool of known bytes, a transport, what it reported."""
+
+import queue
+import threading
+import time  # noqa: TID251
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from kvfabric.engine.kv_layout import KvLayout
+from kvfabric.engine.transport.block_memory import CopiedBlocks, PooledBlocks
+from kvfabric.engine.transport.handshake import Identity
+from kvfabric.engine.transport.port import (
+    BlockMemory,
+    Deadlines,
+    PeerRefused,
+    Piece,
+    TransferDone,
+    TransferFailed,
+    TransportEvent,
+)
+from kvfabric.engine.transport.socket_transport import SocketTransport
+
+LAYOUT = KvLayout(num_layers=3, block_size=4, num_kv_heads=2, head_dim=8, kv_dtype="float32")
+NUM_BLOCKS = 32
+SECOND = 1_000_000_000
+QUICK = Deadlines(
+    connect_ns=2 * SECOND,
+    handshake_ns=2 * SECOND,
+    transfer_ns=20 * SECOND,
+    stall_ns=SECOND // 4,
+    early_ns=SECOND // 4,
+)
+PATIENCE_S = 20.0  # of a busy machine, not of the transport
+
+
+def identity(model: str = "m", layout: KvLayout = LAYOUT, cluster: str = "c") -> Identity:
+    """Return an identity that differs in what is given."""
+    return Identity(model=model, layout=layout, cluster=cluster)
+
+
+class Pool:
+    """KV blocks ``[layers, 2, blocks, bytes]`` of random bytes; both kinds of block memory."""
+
+    def __init__(self, seed: int, layout: KvLayout = LAYOUT, num_blocks: int = NUM_BLOCKS) -> None:
+        """Fill a pool from a seed."""
+        self.layout, self.num_blocks = layout, num_blocks
+        shape = layout.num_layers, 2, num_blocks, layout.block_bytes_per_layer // 2
+        self.values = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+    def read_blocks(self, block_ids: object, first_layer: int, end_layer: int) -> memoryview:
+        """Return a copy of blocks in wire order."""
+        ids = np.asarray(block_ids, dtype=np.int64)
+        return memoryview(self.values[first_layer:end_layer][:, :, ids].tobytes())
+
+    def write_blocks(
+        self, block_ids: object, first_layer: int, end_layer: int, data: memoryview
+    ) -> None:
+        """Store blocks."""
+        ids = np.asarray(block_ids, dtype=np.int64)
+        part = self.values[first_layer:end_layer]
+        shape = part.shape[0], 2, len(ids), part.shape[3]
+        part[:, :, ids] = np.frombuffer(data, np.uint8).reshape(shape)
+
+    def pooled(self) -> BlockMemory:
+        """Return the pool as memory that sockets use directly."""
+        return PooledBlocks(self.values.data.cast("B"), self.layout, self.num_blocks)
+
+    def copied(self) -> BlockMemory:
+        """Return the pool behind copies."""
+        return CopiedBlocks(self, self.layout)
+
+
+class Worker:
+    """A transport over a pool, with its events by transfer id."""
+
+    def __init__(
+        self,
+        listen_on: str,
+        *,
+        seed: int = 0,
+        pool: Pool | None = None,
+        memory: BlockMemory | None = None,
+        who: Identity | None = None,
+        deadlines: Deadlines = QUICK,
+    ) -> None:
+        """Start listening."""
+        self.pool = pool or Pool(seed)
+        self.events: queue.SimpleQueue[TransportEvent] = queue.SimpleQueue()
+        self.transport = SocketTransport(
+            who or identity(),
+            memory or self.pool.pooled(),
+            self.events.put,
+            listen_on=listen_on,
+            deadlines=deadlines,
+        )
+        self.seen: list[TransportEvent] = []
+
+    @property
+    def address(self) -> str:
+        """Return where it listens."""
+        return self.transport.address
+
+    def event_of(self, transfer_id: int) -> TransferDone | TransferFailed:
+        """Wait for the event of a transfer."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            for event in self.seen:
+                if not isinstance(event, PeerRefused) and event.transfer_id == transfer_id:
+                    return event
+            self._next(end)
+
+    def refusal(self) -> PeerRefused:
+        """Wait for a connection that was not let in."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            for event in self.seen:
+                if isinstance(event, PeerRefused):
+                    return event
+            self._next(end)
+
+    def _next(self, end: float) -> None:
+        self.seen.append(self.events.get(timeout=max(0.001, end - time.monotonic())))
+
+    def drain(self) -> list[TransportEvent]:
+        """Return all events so far."""
+        while not self.events.empty():
+            self.seen.append(self.events.get())
+        return self.seen
+
+
+def done(event: TransferDone | TransferFailed) -> TransferDone:
+    """Return an event that must say that a transfer is done."""
+    assert isinstance(event, TransferDone), event
+    return event
+
+
+def failed(event: TransferDone | TransferFailed) -> str:
+    """Return the reason of an event that must say that a transfer failed."""
+    assert isinstance(event, TransferFailed), event
+    return event.reason
+
+
+def whole(*block_ids: int) -> list[Piece]:
+    """Return blocks of all layers as one piece."""
+    return [Piece(block_ids, 0, LAYOUT.num_layers)]
+
+
+def by_layer(*block_ids: int) -> list[Piece]:
+    """Return blocks layer by layer."""
+    return [Piece(block_ids, layer, layer + 1) for layer in range(LAYOUT.num_layers)]
+
+
+def open_fds() -> int:
+    """Return how many file descriptors this process has."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def kv_threads() -> list[str]:
+    """Return the names of the transport's threads."""
+    return [t.name for t in threading.enumerate() if t.name.startswith("kv-")]
+
+
+def wait_until(is_true: object) -> None:
+    """Poll a condition with patience."""
+    assert callable(is_true)
+    end = time.monotonic() + PATIENCE_S
+    while not is_true():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.005)
+
+
+MakeWorker = Callable[..., Worker]

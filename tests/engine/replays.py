@@ -2,6 +2,7 @@
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from typing import Any
 
 from kvfabric.engine.cluster_settings import ClusterSettings, coordinator_of, schedulers_of
 from kvfabric.engine.decision_log import DecisionLog, RecordedStep
@@ -9,6 +10,8 @@ from kvfabric.protocol.provenance import Source, SourceKind
 from kvfabric.protocol.step import StepShape
 from kvfabric.protocol.transfer import TransferPlan
 from kvfabric.protocol.workload import RequestSpec, Workload
+from kvfabric.serving.actions import Action
+from kvfabric.serving.coordinator import Coordinator
 from kvfabric.sim.executor import SimExecutor
 from kvfabric.sim.run_result import RunResult
 from kvfabric.sim.simulation import Simulation, SimulationConfig
@@ -62,16 +65,42 @@ class RecordedNetwork:
         return [transfer_id for _, transfer_id in done]
 
 
+class FailureControl:
+    """A control that is told of failed transfers when the run's was: just before its deadlines.
+
+    The simulation has no transfers that fail; it wakes the control at its deadlines.
+    """
+
+    def __init__(self, coordinator: Coordinator, broken: Sequence[tuple[int, int]]) -> None:
+        self.coordinator = coordinator
+        self.broken = deque(broken)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.coordinator, name)
+
+    def next_deadline_ns(self) -> int | None:
+        due = [time_ns for time_ns, _ in list(self.broken)[:1]]
+        deadline_ns = self.coordinator.next_deadline_ns()
+        return min(due if deadline_ns is None else [deadline_ns, *due], default=None)
+
+    def expire(self, now_ns: int) -> list[Action]:
+        actions: list[Action] = []
+        while self.broken and self.broken[0][0] <= now_ns:
+            time_ns, transfer_id = self.broken.popleft()
+            assert time_ns == now_ns, "a failure was told too late"
+            actions += self.coordinator.on_transfer_failed(transfer_id, now_ns)
+        return actions + self.coordinator.expire(now_ns)
+
+
 def replay(settings: ClusterSettings, log: DecisionLog, block_bytes: int) -> RunResult:
     """Return what the simulation makes of a recorded run."""
-    outputs = {record.request_id: record.num_output_tokens for record in log.records}
     specs = [
         RequestSpec(
             request_id=arrival.request_id,
             arrival_ns=arrival.time_ns,
             num_prompt_tokens=arrival.num_prompt_tokens,
-            # of a request that did not finish the true length is unknown: it was not reached
-            num_output_tokens=outputs.get(arrival.request_id) or arrival.max_tokens + 1,
+            # where no worker got to the end the true length is unknown: it was not reached
+            num_output_tokens=log.output_lengths.get(arrival.request_id, arrival.max_tokens + 1),
             max_tokens=arrival.max_tokens,
             block_hashes=arrival.block_hashes,
             namespace=arrival.namespace,
@@ -100,7 +129,7 @@ def replay(settings: ClusterSettings, log: DecisionLog, block_bytes: int) -> Run
         )
         for worker, scheduler in enumerate(schedulers_of(settings))
     ]
-    coordinator = coordinator_of(settings, block_bytes)
+    coordinator: Any = FailureControl(coordinator_of(settings, block_bytes), log.broken)
     network = RecordedNetwork(log.transfers)
     simulation = Simulation(SimulationConfig(), workload, coordinator, workers, network)
     for time_ns, request_id in log.cancels:

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -24,6 +25,7 @@ PAGES = [
 ]
 DOC_PAGES = [page for page in PAGES if DOCS in page.parents]
 EXECUTABLES = ("kvfabric", "plan")
+OTHER_PROGRAMS = ("test", "pip", "python")
 
 
 def name_of(path: Path) -> str:
@@ -45,9 +47,10 @@ def prose(text: str) -> str:
 
 
 def commands(text: str) -> list[list[str]]:
-    """Return the words after ``$`` in console blocks."""
+    """Return the words after ``$`` in console blocks, and those after each ``&&``."""
     lines = (line for block in blocks(text, "console") for line in block.splitlines())
-    return [shlex.split(line[2:]) for line in lines if line.startswith("$ ")]
+    parts = (part for line in lines if line.startswith("$ ") for part in line[2:].split(" && "))
+    return [shlex.split(part) for part in parts]
 
 
 def anchors(text: str) -> set[str]:
@@ -101,7 +104,7 @@ def test_tests_that_a_page_names_exist(page: Path) -> None:
 def test_commands_of_a_page_are_understood(page: Path) -> None:
     for words in commands(read(page)):
         program, *arguments = words
-        assert Path(program).name in (*EXECUTABLES, "test"), words
+        assert Path(program).name in (*EXECUTABLES, *OTHER_PROGRAMS), words
         if Path(program).name not in EXECUTABLES:
             continue
         if Path(program).name == "plan":
@@ -115,6 +118,15 @@ def test_scripts_that_pages_name_exist() -> None:
         for words in commands(read(page)):
             if words[0].startswith("./"):
                 assert (ROOT / words[0]).stat().st_mode & 0o111, words
+            if words[0] == "python" and words[1].endswith(".py"):
+                assert (ROOT / words[1]).is_file(), words
+
+
+def test_extras_that_pages_name_exist() -> None:
+    project = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
+    for page in PAGES:
+        for listed in re.findall(r"\bkvfabric\[([\w,]+)\]", read(page)):
+            assert set(listed.split(",")) <= set(project["optional-dependencies"]), (page, listed)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvfabric.app.main import topology
+from kvfabric.app.fabric_cli import topology
 from kvfabric.fabric.build import BUILDERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "topologies.md"

@@ -26,6 +26,8 @@ from kvfabric.engine.server.model_codec import ModelCodec
 from kvfabric.engine.server.supervisor import Supervisor
 from kvfabric.errors import ConfigError
 
+_logger = logging.getLogger(__name__)
+
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -77,12 +79,22 @@ def run_serve(values: Mapping[str, Any]) -> None:
     with _listen(options.host, options.port) as listener:
         relay = OutputRelay()
         _say(f"starting {settings.num_workers} worker(s) of {options.model}")
-        cluster = ProcessCluster(settings, executor, relay)
+
+        def fail(error: BaseException) -> None:
+            _logger.critical("the control loop has ended; start again", exc_info=error)
+            relay.fail()
+
+        cluster = ProcessCluster(settings, executor, relay, on_error=fail)
         with cluster, Supervisor(cluster):
             model = _served(options, source, settings)
             codec = ModelCodec(source.tokenizer(), source.chat_template)
             backend = ClusterBackend(
-                cluster.loop, relay, model, codec, block_size=settings.block_size
+                cluster.loop,
+                relay,
+                model,
+                codec,
+                block_size=settings.block_size,
+                is_alive=lambda: cluster.is_alive,
             )
             _serve(options, backend, listener)
 

@@ -45,9 +45,12 @@ class DecisionLog:
         steps: in the order of their ends, those of dead workers when these were lost.
         transfers: ``(start, end)`` of transfers that arrived, by id.
         cancels: ``(instant, request id)``.
+        broken: ``(instant, transfer id)``, of transfers that failed while under way.
         lost: ``(instant, worker id)``.
         joined: ``(instant, worker id)``, of workers that came back.
         records: of ended requests, in order.
+        output_lengths: by request, of outputs that a worker brought to their end, also where the
+            client had given up meanwhile.
     """
 
     lines: list[bytes] = field(default_factory=list[bytes])
@@ -55,9 +58,11 @@ class DecisionLog:
     steps: list[RecordedStep] = field(default_factory=list[RecordedStep])
     transfers: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     cancels: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    broken: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     lost: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     joined: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     records: list[RequestRecord] = field(default_factory=list[RequestRecord])
+    output_lengths: dict[int, int] = field(default_factory=dict[int, int])
 
     def note(self, now_ns: int, kind: str, ident: int, other: int = -1) -> None:
         """Add a line."""

@@ -17,7 +17,8 @@ class PressureReport:
         num_paused_channels: channels that were held back at all.
         longest_paused_link: the channel held back longest; empty if none was.
         longest_paused_ns: for how long.
-        num_victims: flows slowed although every channel of their own had room.
+        num_victims: ended flows slowed though none of their own links was full; see
+            ``BackPressure``.
         worst_queue_bytes: the longest queue.
         worst_queue_link: the channel it waited for; empty if nothing waited.
         unconverged_share: solves of the engine that ended without an answer within its tolerance;

@@ -159,7 +159,7 @@ def _no_gpu(why: str) -> ConfigError:
     return ConfigError(
         f"no GPU is named, and {why}",
         where="gpu",
-        hint="Name a catalog GPU, or give perf kind profile and workers.num_blocks",
+        hint="Name a catalog GPU, or give perf kind profile or step-times and workers.num_blocks",
     )
 
 

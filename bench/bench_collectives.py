@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from all_to_all_cases import ASSUMPTIONS, CASES, Case, all_to_all_ms
 
-from kvfabric.fabric.load_balancing import make_load_balancer
+from kvfabric.fabric.routes.load_balancing import make_load_balancer
 
 
 def hashed(case: Case) -> Case:

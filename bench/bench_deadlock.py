@@ -6,7 +6,7 @@ python bench/bench_deadlock.py
 import time  # noqa: TID251 — a bench reads a clock
 
 from kvfabric.fabric.build import BUILDERS, build_topology
-from kvfabric.fabric.deadlock import deadlock_report
+from kvfabric.fabric.deadlocks.deadlock import deadlock_report
 
 GBIT = 10**9
 NUM_GPUS = 4096

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvfabric.fabric.maxmin import MaxMinEngine, solve_flows
-from kvfabric.fabric.maxmin_reference import ReferenceEngine
-from kvfabric.fabric.maxmin_tables import Floats, Ints
+from kvfabric.fabric.engines.maxmin import MaxMinEngine, solve_flows
+from kvfabric.fabric.engines.maxmin_reference import ReferenceEngine
+from kvfabric.fabric.engines.maxmin_tables import Floats, Ints
 
 REFERENCE = Path(os.environ.get("KVFABRIC_REFERENCE", Path(__file__).parents[2] / "shared/data"))
 WORKLOAD = "fabric/maxmin/workload_1024h_10k_load0.5.txt.gz"
@@ -29,7 +29,7 @@ LINK_BPS = 400e9
 FIRST_USE = """
 import time; start = time.process_time()
 import numpy as np
-from kvfabric.fabric.maxmin import MaxMinEngine
+from kvfabric.fabric.engines.maxmin import MaxMinEngine
 engine = MaxMinEngine(np.full(2, 1e9))
 engine.start_flows(0, [[0], [1]], [100, 100])
 engine.cancel_flows(1, [0])

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from bench_maxmin import LINK_BPS, Workload, draw_workload
 
-from kvfabric.fabric import maxmin, pfc
+from kvfabric.fabric.engines import maxmin, pfc
 
 LEAST_BYTES, MOST_BYTES = 1e8, 1e10
 NUM_SENDERS = 512

@@ -12,9 +12,9 @@ import time  # noqa: TID251 — a benchmark reads the clock
 import numpy as np
 
 from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.engines.pfc_stepped import PfcSteppedEngine
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.load_balancing import make_load_balancer
-from kvfabric.fabric.pfc_stepped import PfcSteppedEngine
+from kvfabric.fabric.routes.load_balancing import make_load_balancer
 
 NUM_GPUS, NUM_FLOWS, NIC_BPS, MB = 128, 300, 400 * 10**9, 10**6
 Flow = tuple[int, tuple[int, ...], int]

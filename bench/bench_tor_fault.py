@@ -24,10 +24,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.engines.maxmin import solve_flows
 from kvfabric.fabric.failures import parse_failures, without
 from kvfabric.fabric.graph import SwitchRole, Topology
-from kvfabric.fabric.load_balancing import POLICIES, make_load_balancer
-from kvfabric.fabric.maxmin import solve_flows
+from kvfabric.fabric.routes.load_balancing import POLICIES, make_load_balancer
 
 NIC_BPS = 400 * 10**9
 MESSAGE_BYTES = 10**9

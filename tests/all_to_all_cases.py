@@ -11,17 +11,17 @@ from functools import cache
 from itertools import pairwise
 
 from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.collective_run import run_collective
-from kvfabric.fabric.collectives import all_to_all
+from kvfabric.fabric.engines.maxmin import MaxMinEngine
 from kvfabric.fabric.graph import FloatArray, Topology
-from kvfabric.fabric.load_balancing import LoadBalancer, SubFlow, make_load_balancer
-from kvfabric.fabric.maxmin import MaxMinEngine
-from kvfabric.fabric.paths import PathTable
-from kvfabric.fabric.policies.hashing import mix64
 from kvfabric.fabric.request import FabricRequest
-from kvfabric.fabric.routing_tables import PathRules
+from kvfabric.fabric.routes.load_balancing import LoadBalancer, SubFlow, make_load_balancer
+from kvfabric.fabric.routes.paths import PathTable
+from kvfabric.fabric.routes.policies.hashing import mix64
+from kvfabric.fabric.routes.routing_tables import PathRules
 from kvfabric.fabric.topologies.bcube import build_bcube
 from kvfabric.fabric.topologies.dragonfly import build_dragonfly
+from kvfabric.fabric.traffic.collective_run import run_collective
+from kvfabric.fabric.traffic.collectives import all_to_all
 
 GBIT = 10**9
 MIB = 1 << 20

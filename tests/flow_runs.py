@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvfabric.fabric.flow_engine import FlowEngine
+from kvfabric.fabric.engines.flow_engine import FlowEngine
 from kvfabric.fabric.graph import IntArray
 
 Flow = tuple[int, Sequence[int], int]  # (start in ns, path, bytes)

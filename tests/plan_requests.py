@@ -3,8 +3,8 @@
 from kvfabric.catalog.gpus import gpu
 from kvfabric.catalog.models import model_config
 from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.load_balancing import make_load_balancer
-from kvfabric.fabric.network import FabricNetwork
+from kvfabric.fabric.networks.network import FabricNetwork
+from kvfabric.fabric.routes.load_balancing import make_load_balancer
 from kvfabric.kvcache.geometry_config import geometry_from_config
 from kvfabric.metrics.latency import Slo
 from kvfabric.perf.handoff import ROCE_FRAME_BYTES, ROCE_PAYLOAD_BYTES

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from small_fabrics import path_over, wire_fabric
 
-from kvfabric.fabric.buffer_dependencies import HopPriorities, Route
 from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.deadlock import SHORTEST_PATH_POLICIES, check_routes, deadlock_report
+from kvfabric.fabric.deadlocks.buffer_dependencies import HopPriorities, Route
+from kvfabric.fabric.deadlocks.deadlock import SHORTEST_PATH_POLICIES, check_routes, deadlock_report
 from kvfabric.fabric.failures import Failures, without
 from kvfabric.fabric.graph import Scope, Topology
 

@@ -4,7 +4,7 @@ import pytest
 
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.failures import Failures, without
-from kvfabric.fabric.measures import path_lengths
+from kvfabric.fabric.measured.measures import path_lengths
 
 GBIT = 10**9
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.engines.maxmin import MaxMinEngine
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.load_balancing import EcmpBalancer, LoadBalancer, make_load_balancer
-from kvfabric.fabric.maxmin import MaxMinEngine
-from kvfabric.fabric.paths import PathTable
-from kvfabric.fabric.policies.permutation import assign_permutation
+from kvfabric.fabric.routes.load_balancing import EcmpBalancer, LoadBalancer, make_load_balancer
+from kvfabric.fabric.routes.paths import PathTable
+from kvfabric.fabric.routes.policies.permutation import assign_permutation
 
 GBIT = 10**9
 NIC_BPS = 400 * GBIT

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from reference import reference_path
 
-from kvfabric.fabric.maxmin import MaxMinEngine, solve_flows
-from kvfabric.fabric.maxmin_tables import Floats, Ints
+from kvfabric.fabric.engines.maxmin import MaxMinEngine, solve_flows
+from kvfabric.fabric.engines.maxmin_tables import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from flow_runs import Flow, end_instants_ns
 from packet_level import fct_errors
 
 from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.engines import make_engine
+from kvfabric.fabric.engines.choice import make_engine
 from kvfabric.fabric.graph import FloatArray, Topology
-from kvfabric.fabric.load_balancing import make_load_balancer
+from kvfabric.fabric.routes.load_balancing import make_load_balancer
 
 MB = 10**6
 NUM_GPUS = 64

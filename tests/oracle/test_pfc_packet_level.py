@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from packet_level import WORKLOADS, FctErrors, PacketLevelRun, fct_errors, read_run
 
-from kvfabric.fabric.pfc import PfcEngine, PfcSolution, solve_flows
+from kvfabric.fabric.engines.pfc import PfcEngine, PfcSolution, solve_flows
 
 # Largest error of the 99th percentile; of permutations of short flows it may be twice as large.
 P99_BOUND = {"perm128": 0.10, "perm1024n": 0.10}

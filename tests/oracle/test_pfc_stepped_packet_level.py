@@ -5,7 +5,7 @@ import pytest
 from flow_runs import end_instants_ns
 from packet_level import WORKLOADS, fct_errors, read_run
 
-from kvfabric.fabric.pfc_stepped import PfcSteppedEngine
+from kvfabric.fabric.engines.pfc_stepped import PfcSteppedEngine
 
 PAUSED_PORT_US = {"incast128": 710_709, "incastv128": 993_637, "perm128": 489_697}
 """Port time paused in the packet-level runs; measured with them."""

@@ -8,12 +8,12 @@ import pytest
 
 from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.errors import ConfigError
-from kvfabric.fabric.bisection import bisection_bps
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import FloatArray, Topology
-from kvfabric.fabric.load_balancing import EcmpBalancer, make_load_balancer
-from kvfabric.fabric.measures import path_lengths, switches_by_role, topology_report
-from kvfabric.fabric.paths import PathTable
+from kvfabric.fabric.measured.bisection import bisection_bps
+from kvfabric.fabric.measured.measures import path_lengths, switches_by_role, topology_report
+from kvfabric.fabric.routes.load_balancing import EcmpBalancer, make_load_balancer
+from kvfabric.fabric.routes.paths import PathTable
 from kvfabric.plan.bom import bill_of_materials
 
 GBIT = 10**9

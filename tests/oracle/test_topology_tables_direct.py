@@ -6,7 +6,7 @@ from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import Medium, Scope, Topology
-from kvfabric.fabric.measures import path_lengths
+from kvfabric.fabric.measured.measures import path_lengths
 from kvfabric.fabric.topologies.slim_fly import num_routers, router_degree
 from kvfabric.plan.bom import bill_of_materials
 

@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_fabrics import GBIT, wire_fabric
 
-from kvfabric.fabric.buffer_dependencies import (
+from kvfabric.fabric.deadlocks.buffer_dependencies import (
     Buffer,
     BufferDependencies,
     HopPriorities,
     Route,
     route_dependencies,
 )
-from kvfabric.fabric.deadlock import deadlock_report, find_cycle, routes_to_forbid
-from kvfabric.fabric.dependency_cycles import shortest_cycle
+from kvfabric.fabric.deadlocks.deadlock import deadlock_report, find_cycle, routes_to_forbid
+from kvfabric.fabric.deadlocks.dependency_cycles import shortest_cycle
+from kvfabric.fabric.deadlocks.relay_dependencies import relay_dependencies
+from kvfabric.fabric.deadlocks.shortest_path_dependencies import cable_dependencies, forwarding_of
 from kvfabric.fabric.graph import IntArray, Topology
-from kvfabric.fabric.paths import PathTable
-from kvfabric.fabric.relay_dependencies import relay_dependencies
 from kvfabric.fabric.request import FabricRequest
-from kvfabric.fabric.shortest_path_dependencies import cable_dependencies, forwarding_of
+from kvfabric.fabric.routes.paths import PathTable
 from kvfabric.fabric.topologies.bcube import build_bcube
 
 Edges = set[tuple[int, int]]

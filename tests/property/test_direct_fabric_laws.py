@@ -8,7 +8,7 @@ from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import BUILDERS, build_topology
 from kvfabric.fabric.graph import Medium, Topology
-from kvfabric.fabric.measures import path_lengths
+from kvfabric.fabric.measured.measures import path_lengths
 from kvfabric.plan.bom import bill_of_materials
 
 GBIT = 10**9

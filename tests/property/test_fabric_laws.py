@@ -10,9 +10,9 @@ from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import Medium, Scope, SwitchRole, Topology
-from kvfabric.fabric.load_balancing import AssigningBalancer, SubFlow, make_load_balancer
-from kvfabric.fabric.measures import path_lengths, switch_distances
-from kvfabric.fabric.paths import PathTable
+from kvfabric.fabric.measured.measures import path_lengths, switch_distances
+from kvfabric.fabric.routes.load_balancing import AssigningBalancer, SubFlow, make_load_balancer
+from kvfabric.fabric.routes.paths import PathTable
 from kvfabric.plan.bom import bill_of_materials
 
 GBIT = 10**9

@@ -1,4 +1,4 @@
-"""Laws of the control under deaths, joins, cancellations and expiries in any order."""
+"""Laws of the control under deaths, joins, cancellations, expiries and failures in any order."""
 
 from itertools import product
 
@@ -136,3 +136,58 @@ def test_nothing_is_lost_in_small_clusters(
         max_restarts=max_restarts,
     )
     run(FaultyCluster(settings_of_run, policy, seed), 150)
+
+
+# ---------------------------------------------------------------------- transfers that fail
+
+
+class FlakyCluster(FaultyCluster):
+    """A side of a transfer often says that it failed, sometimes the other one that it arrived."""
+
+    def step(self) -> None:
+        if self.random.random() < 0.3:
+            self.break_transfer()
+        super().step()
+
+    def break_transfer(self) -> None:
+        highest = max(self.moving, default=0) + 1
+        transfer_id = self.random.choice([*self.moving, self.random.randint(0, highest)])
+        actions = self.coordinator.on_transfer_failed(transfer_id, self.now_ns)
+        self.act(actions, -1)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: "-".join(part.value for part in mode))
+def test_nothing_is_lost_where_transfers_fail(
+    mode: tuple[Reservation, HandoffMode, OnExpiry],
+) -> None:
+    cluster = FlakyCluster(config(*mode), RoutingPolicy.PREFIX_AWARE, seed=MODES.index(mode))
+    run(cluster, 3000)
+    counts = cluster.coordinator.counts
+    assert min(counts[Outcome.FINISHED], counts[Outcome.ABORTED], counts[Outcome.FAILED]) > 0
+    assert min(cluster.num_deaths, cluster.coordinator.num_restarts) > 10
+    assert cluster.coordinator.num_broken > 5
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(MODES),
+    st.integers(0, 1 << 32),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(0, 3),
+)
+def test_nothing_is_lost_where_transfers_fail_in_small_clusters(
+    mode: tuple[Reservation, HandoffMode, OnExpiry],
+    seed: int,
+    num_prefill: int,
+    num_decode: int,
+    max_restarts: int,
+) -> None:
+    """INV-1, INV-3, INV-4, INV-8, INV-10, INV-11."""
+    settings_of_run = config(
+        *mode,
+        num_workers=num_prefill + num_decode,
+        num_decode=num_decode,
+        max_restarts=max_restarts,
+    )
+    run(FlakyCluster(settings_of_run, RoutingPolicy.ROUND_ROBIN, seed), 150)

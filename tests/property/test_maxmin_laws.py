@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvfabric.fabric.maxmin import MaxMinEngine, solve_flows
-from kvfabric.fabric.maxmin_reference import ReferenceEngine
+from kvfabric.fabric.engines.maxmin import MaxMinEngine, solve_flows
+from kvfabric.fabric.engines.maxmin_reference import ReferenceEngine
 
 Engine = MaxMinEngine | ReferenceEngine[Fraction]
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import FloatArray, Topology
-from kvfabric.fabric.load_balancing import LoadBalancer, SubFlow, make_load_balancer
-from kvfabric.fabric.network import FabricNetwork
-from kvfabric.fabric.network_reference import ReferenceNetwork
-from kvfabric.fabric.routing_tables import PathRules
+from kvfabric.fabric.networks.network import FabricNetwork
+from kvfabric.fabric.networks.network_reference import ReferenceNetwork
+from kvfabric.fabric.routes.load_balancing import LoadBalancer, SubFlow, make_load_balancer
+from kvfabric.fabric.routes.routing_tables import PathRules
 from kvfabric.protocol.transfer import RankTransfer, TransferPlan
 from kvfabric.units import ceil_div
 

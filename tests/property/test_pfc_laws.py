@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvfabric.fabric.maxmin import MaxMinEngine
-from kvfabric.fabric.pfc import PfcEngine
-from kvfabric.fabric.pfc_params import PfcParams
+from kvfabric.fabric.engines.maxmin import MaxMinEngine
+from kvfabric.fabric.engines.pfc import PfcEngine
+from kvfabric.fabric.engines.pfc_params import PfcParams
 
 NUM_NICS, NUM_CHANNELS = 5, 12
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from kvfabric.fabric.pfc import PfcEngine
-from kvfabric.fabric.pfc_params import PfcParams
-from kvfabric.fabric.pfc_reference import stationarity_gap
+from kvfabric.fabric.engines.pfc import PfcEngine
+from kvfabric.fabric.engines.pfc_params import PfcParams
+from kvfabric.fabric.engines.pfc_reference import stationarity_gap
 
 BYTE_PER_NS = 8_000_000_000
 

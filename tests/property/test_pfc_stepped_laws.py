@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.engine_network import EngineNetwork
-from kvfabric.fabric.engines import make_engine
-from kvfabric.fabric.load_balancing import make_load_balancer
-from kvfabric.fabric.pfc_params import PfcParams
-from kvfabric.fabric.pfc_stepped import PfcSteppedEngine
-from kvfabric.fabric.pfc_stepped_reference import SteppedReference
+from kvfabric.fabric.engines.choice import make_engine
+from kvfabric.fabric.engines.pfc_params import PfcParams
+from kvfabric.fabric.engines.pfc_stepped import PfcSteppedEngine
+from kvfabric.fabric.engines.pfc_stepped_reference import SteppedReference
+from kvfabric.fabric.networks.engine_network import EngineNetwork
+from kvfabric.fabric.routes.load_balancing import make_load_balancer
 from kvfabric.protocol.transfer import RankTransfer, TransferPlan
 
 GBIT = 10**9

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvfabric.fabric.random_regular import random_regular_graph
+from kvfabric.fabric.topologies.random_regular import random_regular_graph
 
 
 @st.composite

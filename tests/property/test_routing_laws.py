@@ -6,18 +6,18 @@ from hypothesis import strategies as st
 
 from kvfabric.errors import UnsupportedError
 from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.engines.maxmin_flows import FlowSet
 from kvfabric.fabric.failures import parse_failures, without
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.load_balancing import (
+from kvfabric.fabric.routes.load_balancing import (
     POLICIES,
     AssigningBalancer,
     EcmpBalancer,
     SubFlow,
     make_load_balancer,
 )
-from kvfabric.fabric.maxmin_flows import FlowSet
-from kvfabric.fabric.paths import PathTable
-from kvfabric.fabric.routing import Router
+from kvfabric.fabric.routes.paths import PathTable
+from kvfabric.fabric.routes.router import Router
 from kvfabric.protocol.transfer import RankTransfer
 
 GBIT = 10**9

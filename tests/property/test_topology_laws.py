@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.errors import ConfigError
-from kvfabric.fabric.bisection import bisection_bps
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.measures import links_by_kind, path_lengths
+from kvfabric.fabric.measured.bisection import bisection_bps
+from kvfabric.fabric.measured.measures import links_by_kind, path_lengths
 from kvfabric.plan.bom import bill_of_materials
 
 GBIT = 10**9

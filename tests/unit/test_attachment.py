@@ -1,7 +1,7 @@
 import pytest
 
-from kvfabric.fabric.attachment import Attachment, attachment
 from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.measured.attachment import Attachment, attachment
 
 GBIT = 10**9
 

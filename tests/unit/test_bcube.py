@@ -4,7 +4,7 @@ import pytest
 from kvfabric.errors import ConfigError, UnsupportedError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import LengthClass, Medium, Scope, Topology
-from kvfabric.fabric.measures import path_lengths
+from kvfabric.fabric.measured.measures import path_lengths
 
 GBIT = 10**9
 

@@ -2,8 +2,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from kvfabric.fabric.bisection import bisection_bps
 from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.measured.bisection import bisection_bps
 
 GBIT = 10**9
 

@@ -2,7 +2,7 @@ import json
 
 from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.measures import topology_report
+from kvfabric.fabric.measured.measures import topology_report
 from kvfabric.plan.bom import BillOfMaterials, bill_of_materials, bom_to_dict
 
 GBIT = 10**9

@@ -3,7 +3,7 @@ import pytest
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import BUILDERS, build_topology
 from kvfabric.fabric.graph import Medium, Scope, Topology
-from kvfabric.fabric.measures import switches_by_role
+from kvfabric.fabric.measured.measures import switches_by_role
 
 GBIT = 10**9
 

@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.collective_run import CollectiveResult, run_collective
-from kvfabric.fabric.collectives import (
+from kvfabric.fabric.engines.maxmin import MaxMinEngine
+from kvfabric.fabric.routes.load_balancing import AssigningBalancer, make_load_balancer
+from kvfabric.fabric.routes.paths import PathTable
+from kvfabric.fabric.traffic.collective_run import CollectiveResult, run_collective
+from kvfabric.fabric.traffic.collectives import (
     CollectiveFlow,
     Flows,
     all_to_all,
@@ -20,16 +23,13 @@ from kvfabric.fabric.collectives import (
     ring_reduce_scatter,
     ring_send,
 )
-from kvfabric.fabric.load_balancing import AssigningBalancer, make_load_balancer
-from kvfabric.fabric.maxmin import MaxMinEngine
-from kvfabric.fabric.parallel_traffic import (
+from kvfabric.fabric.traffic.parallel_traffic import (
     AttentionLayer,
     dispatch_and_combine,
     exchange_heads,
     pass_kv,
     pass_query,
 )
-from kvfabric.fabric.paths import PathTable
 
 GBIT = 10**9
 RANKS = (3, 1, 4, 15)

@@ -7,8 +7,8 @@ from plan_requests import GBIT, MODEL
 from kvfabric.catalog.models import model_config
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.load_balancing import make_load_balancer
-from kvfabric.fabric.network import FabricNetwork
+from kvfabric.fabric.networks.network import FabricNetwork
+from kvfabric.fabric.routes.load_balancing import make_load_balancer
 from kvfabric.kvcache.geometry_config import geometry_from_config
 from kvfabric.perf.context_parallel import CpExchange, step_traffic
 from kvfabric.perf.context_parallel_steps import ContextParallelSteps

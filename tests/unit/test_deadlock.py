@@ -5,23 +5,23 @@ import pytest
 from small_fabrics import channel_between, path_over, wire_fabric
 
 from kvfabric.errors import ConfigError
-from kvfabric.fabric import dependency_cycles
-from kvfabric.fabric.buffer_dependencies import (
+from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.deadlocks import dependency_cycles
+from kvfabric.fabric.deadlocks.buffer_dependencies import (
     Buffer,
     HopPriorities,
     Route,
     route_dependencies,
 )
-from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.deadlock import (
+from kvfabric.fabric.deadlocks.deadlock import (
     check_routes,
     deadlock_report,
     find_cycle,
     routes_to_forbid,
 )
-from kvfabric.fabric.dependency_cycles import shortest_cycle
-from kvfabric.fabric.paths import PathTable
-from kvfabric.fabric.switch_pairs import switch_pairs
+from kvfabric.fabric.deadlocks.dependency_cycles import shortest_cycle
+from kvfabric.fabric.deadlocks.switch_pairs import switch_pairs
+from kvfabric.fabric.routes.paths import PathTable
 
 SQUARE = wire_fabric([[0], [1], [2], [3]], [(0, 1), (1, 2), (2, 3), (3, 0)])
 

@@ -4,11 +4,11 @@ import pytest
 
 from kvfabric.errors import ConfigError, UnsupportedError
 from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.engine_network import EngineNetwork
-from kvfabric.fabric.engines import ENGINES, check_engine_takes, make_engine
-from kvfabric.fabric.load_balancing import make_load_balancer
-from kvfabric.fabric.network import FabricNetwork
-from kvfabric.fabric.pfc_params import PfcParams
+from kvfabric.fabric.engines.choice import ENGINES, check_engine_takes, make_engine
+from kvfabric.fabric.engines.pfc_params import PfcParams
+from kvfabric.fabric.networks.engine_network import EngineNetwork
+from kvfabric.fabric.networks.network import FabricNetwork
+from kvfabric.fabric.routes.load_balancing import make_load_balancer
 from kvfabric.protocol.transfer import RankTransfer, TransferPlan
 
 CLOS = build_topology("clos", 64, radix=32, num_tiers=2, nic_rate_bps=400 * 10**9)

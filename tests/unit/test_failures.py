@@ -2,11 +2,11 @@ import pytest
 
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.connectivity import gpu_names
 from kvfabric.fabric.failures import Failures, failed_plane, failed_port, parse_failures, without
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.load_balancing import make_load_balancer
-from kvfabric.fabric.measures import switch_distances
+from kvfabric.fabric.measured.connectivity import gpu_names
+from kvfabric.fabric.measured.measures import switch_distances
+from kvfabric.fabric.routes.load_balancing import make_load_balancer
 
 GBIT = 10**9
 

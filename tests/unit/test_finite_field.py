@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from kvfabric.fabric.finite_field import finite_field, prime_power
+from kvfabric.fabric.topologies.finite_field import finite_field, prime_power
 
 
 def test_prime_powers_below_fifty_are_found() -> None:

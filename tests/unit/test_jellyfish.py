@@ -4,7 +4,7 @@ import pytest
 from kvfabric.errors import ConfigError, UnsupportedError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import Medium, Scope, Topology
-from kvfabric.fabric.measures import path_lengths, switch_distances
+from kvfabric.fabric.measured.measures import path_lengths, switch_distances
 
 GBIT = 10**9
 

@@ -3,7 +3,8 @@ import pytest
 from kvfabric.errors import ConfigError, UnsupportedError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.load_balancing import (
+from kvfabric.fabric.measured.measures import switches_by_role
+from kvfabric.fabric.routes.load_balancing import (
     POLICIES,
     AssigningBalancer,
     EcmpBalancer,
@@ -11,8 +12,7 @@ from kvfabric.fabric.load_balancing import (
     make_load_balancer,
     split_bytes,
 )
-from kvfabric.fabric.measures import switches_by_role
-from kvfabric.fabric.paths import PathTable
+from kvfabric.fabric.routes.paths import PathTable
 
 GBIT = 10**9
 

@@ -3,7 +3,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvfabric.fabric.max_flow import FlowNetwork
+from kvfabric.fabric.measured.max_flow import FlowNetwork
 
 Arc = tuple[int, int, int, int]
 

@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from kvfabric.fabric.maxmin import MaxMinEngine, solve_flows
-from kvfabric.fabric.maxmin_reference import ReferenceEngine, fair_rates
+from kvfabric.fabric.engines.maxmin import MaxMinEngine, solve_flows
+from kvfabric.fabric.engines.maxmin_reference import ReferenceEngine, fair_rates
 
 BYTE_PER_NS = 8_000_000_000
 

@@ -4,7 +4,7 @@ import pytest
 
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.named_paths import PathNames
+from kvfabric.fabric.routes.named_paths import PathNames
 
 # 64 GPUs on 4 leaves with 4 spines of 32 ports: several cables per pair
 CLOS = build_topology("clos", 64, radix=32, num_tiers=2, nic_rate_bps=400 * 10**9)

@@ -3,8 +3,8 @@
 import pytest
 
 from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.load_balancing import make_load_balancer
-from kvfabric.fabric.network import FabricNetwork
+from kvfabric.fabric.networks.network import FabricNetwork
+from kvfabric.fabric.routes.load_balancing import make_load_balancer
 from kvfabric.protocol.transfer import RankTransfer, TransferPlan
 
 GBIT = 10**9

@@ -6,8 +6,8 @@ import pytest
 from kvfabric.errors import UnsupportedError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.failures import parse_failures, without
-from kvfabric.fabric.measures import path_lengths, switch_distances
-from kvfabric.fabric.paths import CROSSED, ONE_PORT, STRAIGHT, Ends, PathTable
+from kvfabric.fabric.measured.measures import path_lengths, switch_distances
+from kvfabric.fabric.routes.paths import CROSSED, ONE_PORT, STRAIGHT, Ends, PathTable
 
 GBIT = 10**9
 

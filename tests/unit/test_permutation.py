@@ -11,9 +11,9 @@ from kvfabric.errors import UnsupportedError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.failures import parse_failures, without
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.paths import PathTable
-from kvfabric.fabric.policies.edge_coloring import color_edges
-from kvfabric.fabric.policies.permutation import assign_permutation
+from kvfabric.fabric.routes.paths import PathTable
+from kvfabric.fabric.routes.policies.edge_coloring import color_edges
+from kvfabric.fabric.routes.policies.permutation import assign_permutation
 
 GBIT = 10**9
 

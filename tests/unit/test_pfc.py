@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from kvfabric.errors import ConfigError
-from kvfabric.fabric.maxmin import MaxMinEngine
-from kvfabric.fabric.pfc import PfcEngine, solve_flows
-from kvfabric.fabric.pfc_params import PfcParams
+from kvfabric.fabric.engines.maxmin import MaxMinEngine
+from kvfabric.fabric.engines.pfc import PfcEngine, solve_flows
+from kvfabric.fabric.engines.pfc_params import PfcParams
 
 BYTE_PER_NS = 8_000_000_000
 NO_LOOP = PfcParams(loop_delay_ns=0)

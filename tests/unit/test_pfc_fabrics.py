@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.engines.maxmin import MaxMinEngine
+from kvfabric.fabric.engines.pfc import PfcEngine
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.load_balancing import make_load_balancer
-from kvfabric.fabric.maxmin import MaxMinEngine
-from kvfabric.fabric.pfc import PfcEngine
+from kvfabric.fabric.routes.load_balancing import make_load_balancer
 
 GBIT = 10**9
 MIB = 1 << 20

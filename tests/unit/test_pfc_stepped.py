@@ -5,10 +5,10 @@ import pytest
 from flow_runs import end_instants_ns
 
 from kvfabric.errors import CapacityError
+from kvfabric.fabric.engines.pfc_params import PfcParams
+from kvfabric.fabric.engines.pfc_stepped import PfcSteppedEngine
+from kvfabric.fabric.engines.pfc_stepped_tables import MAX_DELAY_STEPS, plan_steps
 from kvfabric.fabric.graph import FloatArray
-from kvfabric.fabric.pfc_params import PfcParams
-from kvfabric.fabric.pfc_stepped import PfcSteppedEngine
-from kvfabric.fabric.pfc_stepped_tables import MAX_DELAY_STEPS, plan_steps
 
 LINK_BPS = 400e9  # 50 bytes per ns
 MIB = 1 << 20

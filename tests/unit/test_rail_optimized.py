@@ -4,7 +4,7 @@ import pytest
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import Medium, Topology
-from kvfabric.fabric.measures import switches_by_role
+from kvfabric.fabric.measured.measures import switches_by_role
 
 GBIT = 10**9
 

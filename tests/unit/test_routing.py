@@ -2,8 +2,8 @@
 
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.load_balancing import make_load_balancer
-from kvfabric.fabric.routing import Router
+from kvfabric.fabric.routes.load_balancing import make_load_balancer
+from kvfabric.fabric.routes.router import Router
 from kvfabric.protocol.transfer import RankTransfer
 
 GBIT = 10**9

@@ -4,7 +4,7 @@ import pytest
 from kvfabric.errors import ConfigError, UnsupportedError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import FloatArray, Medium, Scope, Topology
-from kvfabric.fabric.measures import path_lengths
+from kvfabric.fabric.measured.measures import path_lengths
 from kvfabric.fabric.topologies.slim_fly import mms_graph, num_routers, router_degree
 
 GBIT = 10**9

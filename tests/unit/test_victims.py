@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flow_runs import Flow, end_instants_ns
 
-from kvfabric.fabric.engines import PFC, PFC_STEPPED, make_pausing_engine
+from kvfabric.fabric.engines.choice import PFC, PFC_STEPPED, make_pausing_engine
 
 LINK_BPS = 400e9
 MB = 10**6

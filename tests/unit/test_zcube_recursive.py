@@ -4,7 +4,7 @@ import pytest
 from kvfabric.errors import ConfigError, UnsupportedError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import LengthClass, Medium, Scope, Topology
-from kvfabric.fabric.measures import path_lengths, switches_by_role
+from kvfabric.fabric.measured.measures import path_lengths, switches_by_role
 from kvfabric.fabric.topologies.zcube_recursive import most_gpus
 
 GBIT = 10**9

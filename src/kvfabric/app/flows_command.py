@@ -12,10 +12,10 @@ from kvfabric.app.topology_command import topology_of
 from kvfabric.errors import ConfigError
 from kvfabric.export.flows_csv import flows_csv
 from kvfabric.export.flows_json import flow_run_to_dict
-from kvfabric.fabric.engines import check_engine_takes, make_engine
+from kvfabric.fabric.engines.choice import check_engine_takes, make_engine
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.load_balancing import make_load_balancer
-from kvfabric.fabric.named_paths import PathNames
+from kvfabric.fabric.routes.load_balancing import make_load_balancer
+from kvfabric.fabric.routes.named_paths import PathNames
 from kvfabric.plan.flow_run import FlowRun, run_flows
 from kvfabric.units import format_bytes
 from kvfabric.workload.flows_csv import FlowRow, read_flows

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from kvfabric.app.quantities import DurationNs, Section, SizeBytes
-from kvfabric.fabric.pfc_params import PfcParams
+from kvfabric.fabric.engines.pfc_params import PfcParams
 
 _DEFAULT = PfcParams()
 

@@ -8,12 +8,12 @@ from kvfabric.app.flags import told_by_flag
 from kvfabric.app.render import render_mapping
 from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.errors import ConfigError
-from kvfabric.fabric.buffer_dependencies import HopPriorities
 from kvfabric.fabric.build import build_topology, find_builder
-from kvfabric.fabric.deadlock import deadlock_report
+from kvfabric.fabric.deadlocks.buffer_dependencies import HopPriorities
+from kvfabric.fabric.deadlocks.deadlock import deadlock_report
 from kvfabric.fabric.failures import parse_failures, without
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.measures import topology_report
+from kvfabric.fabric.measured.measures import topology_report
 from kvfabric.plan.bom import bill_of_materials, bom_to_dict
 from kvfabric.units import parse_rate_bps
 

@@ -59,6 +59,10 @@ class BlockTransfers:
         """Return the transfers under way."""
         return len(self._moving)
 
+    def is_moving(self, transfer_id: int) -> bool:
+        """Return whether a transfer is under way."""
+        return transfer_id in self._moving
+
     @property
     def has_empty(self) -> bool:
         """Return whether a transfer without a block was started and not taken."""

@@ -19,6 +19,7 @@ from kvfabric.engine.events import (
     Event,
     GenerateRequest,
     StepEnded,
+    TransferLost,
     Transferred,
     WorkerJoined,
     WorkerLost,
@@ -220,6 +221,7 @@ class ControlLoop:
                 events.append(Transferred(transfer_id))
             case TransferFailed(transfer_id, reason):
                 self.failures.append(f"worker {worker_id}, transfer {transfer_id}: {reason}")
+                events.append(TransferLost(transfer_id))
             case WorkerFailed(reason):
                 self._drop(worker_id, reason, events)
             case Hello():

@@ -4,10 +4,8 @@ It does in real time what ``sim.simulation`` does in virtual time, with the same
 it decides nothing. It reads no clock and waits for nothing: ``control_loop`` tells it what has
 happened and at which instant. Steps are planned one at a time per worker, when the last has ended.
 
-What differs from the simulation:
-
-- A prompt that is read while a step runs counts as read when that step ends.
-- The control is not told of a transfer that failed. Its hand-off ends by its deadline.
+What differs from the simulation: a prompt that is read while a step runs counts as read when that
+step ends.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +19,7 @@ from kvfabric.engine.events import (
     Event,
     GenerateRequest,
     StepEnded,
+    TransferLost,
     Transferred,
     WorkerJoined,
     WorkerLost,
@@ -51,6 +50,7 @@ from kvfabric.serving.commands import (
     AddRequest,
     Cancel,
     Command,
+    Finished,
     PrefillStarted,
     ReleaseHeld,
     WorkerEvent,
@@ -185,6 +185,8 @@ class LiveDriver:
                 self._join(self._workers[worker_id], hello)
             case Cancelled(request_id):
                 self._cancel(request_id)
+            case TransferLost(transfer_id):
+                self._transfer_lost(transfer_id)
             case DeadlinePassed():
                 self._act(self._coordinator.expire(self._now_ns), -1)
             case Arrived(request):
@@ -282,6 +284,8 @@ class LiveDriver:
         for event in events:
             request_id = event.request_id
             self._note(type(event).__name__, worker.worker_id, request_id)
+            if isinstance(event, Finished) and self._log is not None:
+                self._log.output_lengths[request_id] = event.num_outputs
             if isinstance(event, PrefillStarted):
                 self._transfers.ready(request_id, event.num_cached_tokens)
             actions = self._coordinator.on_worker_event(worker.worker_id, event, self._now_ns)
@@ -375,6 +379,13 @@ class LiveDriver:
         self._note("transferred", transfer_id)
         actions = self._coordinator.on_transferred(transfer_id, self._now_ns)
         self._act(actions, moving.request_id)
+
+    def _transfer_lost(self, transfer_id: int) -> None:
+        if not self._transfers.is_moving(transfer_id):
+            return  # it has ended meanwhile, or the other side has told
+        if self._log is not None:
+            self._log.broken.append((self._now_ns, transfer_id))
+        self._act(self._coordinator.on_transfer_failed(transfer_id, self._now_ns), -1)
 
     def _stop_transfer(self, transfer_id: int) -> None:
         """Stop both sides before another step can use the blocks: messages keep their order."""

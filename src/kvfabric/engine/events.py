@@ -60,6 +60,12 @@ class Cancelled(NamedTuple):
     request_id: int
 
 
+class TransferLost(NamedTuple):
+    """A transfer will not complete, as one of its sides says."""
+
+    transfer_id: int
+
+
 class DeadlinePassed(NamedTuple):
     """The next deadline of the control is over."""
 
@@ -70,12 +76,30 @@ class Arrived(NamedTuple):
     request: GenerateRequest
 
 
-Event = StepEnded | Transferred | WorkerLost | WorkerJoined | Cancelled | DeadlinePassed | Arrived
+Event = (
+    StepEnded
+    | Transferred
+    | WorkerLost
+    | WorkerJoined
+    | Cancelled
+    | TransferLost
+    | DeadlinePassed
+    | Arrived
+)
 
 _PHASES = {
     kind: phase
     for phase, kind in enumerate(
-        (StepEnded, Transferred, WorkerLost, WorkerJoined, Cancelled, DeadlinePassed, Arrived)
+        (
+            StepEnded,
+            Transferred,
+            WorkerLost,
+            WorkerJoined,
+            Cancelled,
+            TransferLost,  # by the rule for a deadline, and just before those
+            DeadlinePassed,
+            Arrived,
+        )
     )
 }
 
@@ -86,7 +110,7 @@ def order(event: Event) -> tuple[int, int]:
     match event:
         case StepEnded(worker_id) | WorkerLost(worker_id) | WorkerJoined(worker_id):
             return phase, worker_id
-        case Transferred(ident) | Cancelled(ident):
+        case Transferred(ident) | Cancelled(ident) | TransferLost(ident):
             return phase, ident
         case DeadlinePassed():
             return phase, 0

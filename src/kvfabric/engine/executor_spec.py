@@ -3,11 +3,13 @@
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from kvfabric.engine.admission import Limits
 from kvfabric.engine.executor_port import EngineStep, Executor
-from kvfabric.engine.fake_executor import FakeExecutor
+from kvfabric.engine.fake_executor import VOCAB_SIZE, FakeExecutor
 from kvfabric.engine.kv_layout import KvLayout
 
 FAKE = "fake"
+_NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +42,12 @@ class ExecutorSpec:
 
 
 class MadeExecutor(NamedTuple):
-    """An executor, the layout of its KV cache, and a digest of its model."""
+    """An executor, the layout of its KV cache, a digest of its model, and its limits."""
 
     executor: Executor
     layout: KvLayout
     model: str
+    limits: Limits
 
 
 def make_executor(spec: ExecutorSpec) -> MadeExecutor:
@@ -73,7 +76,7 @@ def _fake(spec: ExecutorSpec) -> MadeExecutor:
         num_layers=layout.num_layers,
         step_ns=step_ns if spec.fake_step_ns else None,
     )
-    return MadeExecutor(executor, layout, FAKE)
+    return MadeExecutor(executor, layout, FAKE, Limits(_NO_LIMIT, VOCAB_SIZE))
 
 
 def _torch(spec: ExecutorSpec) -> MadeExecutor:
@@ -96,4 +99,5 @@ def _torch(spec: ExecutorSpec) -> MadeExecutor:
         kv_dtype=spec.kv_dtype,
         decode_text=source.tokenizer().decode,
     )
-    return MadeExecutor(executor, executor.kv.layout, weights_digest(weights))
+    limits = Limits(source.spec.max_positions, source.spec.vocab_size)
+    return MadeExecutor(executor, executor.kv.layout, weights_digest(weights), limits)

@@ -92,8 +92,11 @@ class Generator:
         """Return what follows a prompt.
 
         Raises:
+            ConfigError: the model cannot take the prompt and so much output.
             KvfabricError: the request failed, with what the workers said.
         """
+        if self._cluster.limits is not None:
+            self._cluster.limits.check(prompt_ids, sampling.max_tokens)
         collector, driver = self._collector, self._cluster.loop.driver
         collector.token_ids = []
         moved_bytes, transfer_ns = driver.moved_bytes, driver.transfer_ns
@@ -133,7 +136,7 @@ class Generator:
 def generator(
     settings: ClusterSettings, executor: ExecutorSpec, *, log: DecisionLog | None = None
 ) -> Iterator[Generator]:
-    """Start a cluster: in this process without decode workers, else a process per worker.
+    """Start a cluster: in this process with a single worker, else a process per worker.
 
     Args:
         settings: of the cluster.
@@ -155,6 +158,7 @@ def generator(
             collector,
             block_bytes=made.layout.block_bytes,
             num_layers=made.layout.num_layers,
+            limits=made.limits,
             log=log,
         )
     with cluster:

@@ -1,8 +1,9 @@
 """A cluster inside one process: every worker is a thread."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
+from kvfabric.engine.admission import Limits
 from kvfabric.engine.cluster_settings import ClusterSettings, coordinator_of, schedulers_of
 from kvfabric.engine.control_loop import ControlLoop
 from kvfabric.engine.decision_log import DecisionLog
@@ -46,6 +47,7 @@ class LocalCluster:
     Attributes:
         loop: takes requests.
         block_bytes: KV bytes of one block.
+        limits: of the model.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class LocalCluster:
         *,
         block_bytes: int,
         num_layers: int,
+        limits: Limits | None = None,
         log: DecisionLog | None = None,
+        on_error: Callable[[BaseException], None] | None = None,
         check: bool = False,
     ) -> None:
         """Make the cluster; it runs from ``__enter__`` on.
@@ -67,11 +71,13 @@ class LocalCluster:
             sink: who takes tokens and ends.
             block_bytes: KV bytes of one block.
             num_layers: of the KV cache.
+            limits: of the model; None if there are none that matter.
             log: keeps what happens.
+            on_error: called by the loop's thread with what ended it; nothing more will come.
             check: assert every invariant after every instant (slow).
         """
         self._hello = Hello("local", settings.num_blocks, block_bytes, "")
-        self.block_bytes = block_bytes
+        self.block_bytes, self.limits = block_bytes, limits
         self._fabric = LocalFabric(num_layers)
         self.loop = ControlLoop(
             coordinator_of(settings, block_bytes),
@@ -84,7 +90,7 @@ class LocalCluster:
             LocalLink(self.loop, i, executor, self._fabric) for i, executor in enumerate(executors)
         ]
         self.loop.connect(self._links, [self._hello] * len(executors))
-        self._thread = LoopThread(self.loop)
+        self._thread = LoopThread(self.loop, on_error)
 
     def __enter__(self) -> Self:
         """Start the loop."""
@@ -104,6 +110,11 @@ class LocalCluster:
                 link.close()
                 link.join()
             self._fabric.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether the loop runs."""
+        return self._thread.is_alive
 
     def raise_if_failed(self) -> None:
         """Raise what ended the loop, if anything did."""

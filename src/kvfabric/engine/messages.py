@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from kvfabric.engine.admission import Limits
 from kvfabric.engine.executor_port import EngineStep, StepOutput
 
 
@@ -47,12 +48,14 @@ class Hello(NamedTuple):
         num_blocks: KV blocks it has, the null block included.
         block_bytes: KV bytes of one block, all layers.
         address: where other workers reach it with KV blocks.
+        limits: of the model; None if there are none that matter.
     """
 
     model: str
     num_blocks: int
     block_bytes: int
     address: str
+    limits: Limits | None = None
 
 
 class TransferDone(NamedTuple):

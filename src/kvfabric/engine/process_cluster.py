@@ -126,6 +126,7 @@ class ProcessCluster:
         loop: takes requests.
         links: the ways to the workers, by id, for tests that harm them.
         block_bytes: KV bytes of one block.
+        limits: of the model.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class ProcessCluster:
         *,
         log: DecisionLog | None = None,
         restarts_lost: bool = False,
+        on_error: Callable[[BaseException], None] | None = None,
         check: bool = False,
     ) -> None:
         """Start the workers and wait until all are ready.
@@ -146,6 +148,7 @@ class ProcessCluster:
             sink: who takes tokens and ends.
             log: keeps what happens.
             restarts_lost: bring back workers that are lost, each after a pause that doubles.
+            on_error: called by the loop's thread with what ended it; nothing more will come.
             check: assert every invariant after every instant (slow).
 
         Raises:
@@ -158,7 +161,6 @@ class ProcessCluster:
         self._closing = threading.Event()
         self._restarts: list[threading.Thread] = []
         self._num_restarts = [0] * settings.num_workers
-        self._old_links: list[ProcessLink] = []
         self.links: list[ProcessLink] = []
         try:
             self.links += [self._spawn() for _ in range(settings.num_workers)]
@@ -167,6 +169,7 @@ class ProcessCluster:
             self._end_all(0.0)
             raise
         self.block_bytes = hellos[0].block_bytes
+        self.limits = hellos[0].limits
         self.loop = ControlLoop(
             coordinator_of(settings, self.block_bytes),
             schedulers_of(settings),
@@ -178,7 +181,7 @@ class ProcessCluster:
         self.loop.connect(self.links, hellos)
         for worker_id, link in enumerate(self.links):
             self._read(worker_id, link)
-        self._thread = LoopThread(self.loop)
+        self._thread = LoopThread(self.loop, on_error)
 
     def _spawn(self) -> ProcessLink:
         self._num_started += 1
@@ -198,8 +201,16 @@ class ProcessCluster:
         )
 
     def restart(self, worker_id: int) -> None:
-        """Bring a worker back that has died, empty; waits until it is ready."""
-        self._old_links.append(self.links[worker_id])
+        """Bring a worker back that has died, empty; waits until it is ready.
+
+        What is left of the old process ends first: its memory is needed.
+
+        Raises:
+            WorkerStartError: it could not start.
+        """
+        old = self.links[worker_id]
+        old.kill()
+        old.join()
         link = self.links[worker_id] = self._spawn()
         hello = link.wait_hello()
         self._read(worker_id, link)
@@ -212,7 +223,6 @@ class ProcessCluster:
 
         def bring_back() -> None:
             while not self._closing.wait(pause_s):
-                self.links[worker_id].kill()
                 try:
                     self.restart(worker_id)
                 except WorkerStartError as error:
@@ -223,6 +233,11 @@ class ProcessCluster:
         thread = threading.Thread(target=bring_back, name="restart", daemon=True)
         self._restarts.append(thread)
         thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether the loop runs."""
+        return self._thread.is_alive
 
     def raise_if_failed(self) -> None:
         """Raise what ended the loop, if anything did."""
@@ -249,6 +264,6 @@ class ProcessCluster:
         for thread in self._restarts:
             thread.join()
         end_s = time.monotonic() + timeout_s
-        for link in [*self.links, *self._old_links]:
+        for link in self.links:
             link.join(max(0.0, end_s - time.monotonic()))
         self._folder.cleanup()

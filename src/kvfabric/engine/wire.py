@@ -13,6 +13,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
+from kvfabric.engine.admission import Limits
 from kvfabric.engine.executor_port import (
     EngineStep,
     FinishReason,
@@ -89,6 +90,12 @@ def _sampled(fields: list[Any]) -> SampledToken:
     return SampledToken(request_id, token_id, None if finish is None else FinishReason(finish))
 
 
+def _hello(fields: list[Any]) -> Hello:
+    model, num_blocks, block_bytes, address, limits = fields
+    known = None if limits is None else Limits(*limits)
+    return Hello(model, num_blocks, block_bytes, address, known)
+
+
 _Decoders = Mapping[str, Callable[[list[Any]], Any]]
 
 _TO_WORKER: Final[_Decoders] = MappingProxyType(
@@ -102,7 +109,7 @@ _TO_WORKER: Final[_Decoders] = MappingProxyType(
 )
 _FROM_WORKER: Final[_Decoders] = MappingProxyType(
     {
-        "Hello": lambda fields: Hello(*fields),
+        "Hello": _hello,
         "StepOutput": lambda fields: StepOutput(tuple(map(_sampled, fields[0])), fields[1]),
         "TransferDone": lambda fields: TransferDone(*fields),
         "TransferFailed": lambda fields: TransferFailed(*fields),

@@ -62,6 +62,7 @@ class WorkerProcess:
                 spec.num_blocks,
                 made.layout.block_bytes,
                 transport.address,
+                made.limits,
             )
         )
 
@@ -101,6 +102,7 @@ def main() -> None:
         with contextlib.suppress(OSError):
             control.send(WorkerFailed(str(error) or repr(error)))
         os._exit(1)
+    os._exit(0)  # all is closed; torch needs a second and more to unload
 
 
 if __name__ == "__main__":

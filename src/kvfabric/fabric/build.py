@@ -6,10 +6,17 @@ from types import MappingProxyType
 
 from kvfabric.catalog.switches import DEFAULT_SWITCH
 from kvfabric.errors import ConfigError
-from kvfabric.fabric import cubes
 from kvfabric.fabric.graph import Topology
 from kvfabric.fabric.request import EMPTY_SHAPE, FabricRequest, check_shape_keys
-from kvfabric.fabric.topologies import dragonfly, hpn, jellyfish, multi_plane, slim_fly, zcube
+from kvfabric.fabric.topologies import (
+    cubes,
+    dragonfly,
+    hpn,
+    jellyfish,
+    multi_plane,
+    slim_fly,
+    zcube,
+)
 from kvfabric.fabric.topologies.bcube import build_bcube
 from kvfabric.fabric.topologies.clos import build_clos
 from kvfabric.fabric.topologies.rail_only import build_rail_only

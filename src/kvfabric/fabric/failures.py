@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvfabric.errors import ConfigError
-from kvfabric.fabric.connectivity import cut_off_gpus, gpu_names, switch_components
 from kvfabric.fabric.graph import LinkTable, Scope, SwitchRole, Topology, access_links_of
+from kvfabric.fabric.measured.connectivity import cut_off_gpus, gpu_names, switch_components
 
 _NAMED_AT_MOST = 4
 

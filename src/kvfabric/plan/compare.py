@@ -7,15 +7,15 @@ from functools import partial
 from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import build_topology
-from kvfabric.fabric.deadlock import DeadlockReport, deadlock_report
-from kvfabric.fabric.engine_network import EngineNetwork
-from kvfabric.fabric.engines import check_engine_takes, make_engine
+from kvfabric.fabric.deadlocks.deadlock import DeadlockReport, deadlock_report
+from kvfabric.fabric.engines.choice import check_engine_takes, make_engine
 from kvfabric.fabric.failures import parse_failures, without
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.load_balancing import LoadBalancer, make_load_balancer
-from kvfabric.fabric.measures import topology_report
-from kvfabric.fabric.network import FabricNetwork, LinkLoad
-from kvfabric.fabric.pressure_report import PressureReport
+from kvfabric.fabric.measured.measures import topology_report
+from kvfabric.fabric.networks.engine_network import EngineNetwork
+from kvfabric.fabric.networks.network import FabricNetwork, LinkLoad
+from kvfabric.fabric.networks.pressure_report import PressureReport
+from kvfabric.fabric.routes.load_balancing import LoadBalancer, make_load_balancer
 from kvfabric.metrics.summary import RunSummary, summarize
 from kvfabric.perf.handoff import ROCE_FRAME_BYTES, ROCE_PAYLOAD_BYTES
 from kvfabric.plan.bom import BillOfMaterials, bill_of_materials

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from kvfabric.fabric.flow_engine import FlowEngine
+from kvfabric.fabric.engines.flow_engine import FlowEngine
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.link_loads import busiest_channels
-from kvfabric.fabric.load_balancing import LoadBalancer, SubFlow
-from kvfabric.fabric.network import LinkLoad
-from kvfabric.fabric.pressure_report import PressureReport, report_pressure
+from kvfabric.fabric.networks.link_loads import busiest_channels
+from kvfabric.fabric.networks.network import LinkLoad
+from kvfabric.fabric.networks.pressure_report import PressureReport, report_pressure
+from kvfabric.fabric.routes.load_balancing import LoadBalancer, SubFlow
 from kvfabric.perf.handoff import ROCE_FRAME_BYTES, ROCE_PAYLOAD_BYTES
 from kvfabric.units import NS_PER_S, ceil_div
 from kvfabric.workload.flows_csv import FlowRow

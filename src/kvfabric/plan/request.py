@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from kvfabric.catalog.gpus import Gpu
 from kvfabric.errors import ConfigError, UnsupportedError
-from kvfabric.fabric.engines import MAX_MIN
-from kvfabric.fabric.pfc_params import PfcParams
+from kvfabric.fabric.engines.choice import MAX_MIN
+from kvfabric.fabric.engines.pfc_params import PfcParams
 from kvfabric.kvcache.geometry import KVGeometry
 from kvfabric.metrics.latency import Slo
 from kvfabric.perf.roofline import Efficiency

@@ -40,6 +40,7 @@ class Handoff:
         lease_end_ns: until when the source holds finished blocks; None while it still computes.
         stream: what is ready and not sent, layer by layer; None moves the whole prompt at once.
         transfer_ids: transfers under way, oldest first.
+        has_failed: one of those will not complete; nothing more is sent.
     """
 
     request_id: int
@@ -49,6 +50,7 @@ class Handoff:
     lease_end_ns: int | None = None
     stream: LayerStream | None = None
     transfer_ids: list[int] = field(default_factory=list)
+    has_failed: bool = False
 
     def move_to(self, state: HandoffState) -> None:
         """Take a transition of the table, or raise and change nothing."""

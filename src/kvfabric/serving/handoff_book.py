@@ -16,6 +16,7 @@ class HandoffBook:
         I1. a hand-off in the book is neither acknowledged nor cancelled (INV-10).
         I2. a transfer under way belongs to one hand-off of the book, whose destination has blocks.
         I3. blocks of a finished prefill are held under a lease that is in the heap.
+        I4. a hand-off that has lost a transfer is over when its prefill is.
     """
 
     __slots__ = ("_config", "_gpus", "_leases", "_moving", "_num_transfers", "_pairs", "by_request")
@@ -56,6 +57,8 @@ class HandoffBook:
 
     def send(self, handoff: Handoff, num_tokens: int) -> TransferPlan | None:
         """Return what can move now and was not sent before, as one transfer, or None."""
+        if handoff.has_failed:
+            return None
         stream = handoff.stream
         if stream is None:
             if handoff.state is not HandoffState.RESERVED or handoff.lease_end_ns is None:
@@ -100,6 +103,13 @@ class HandoffBook:
         handoff.transfer_ids.remove(transfer_id)
         return handoff
 
+    def failed(self, transfer_id: int) -> Handoff | None:
+        """Stop a hand-off whose transfer will not complete; None if that one is not under way."""
+        handoff = self._moving.get(transfer_id)
+        if handoff is not None:
+            handoff.has_failed = True
+        return handoff
+
     # ------------------------------------------------------------------ ending
 
     def acknowledge(self, handoff: Handoff) -> None:
@@ -135,7 +145,7 @@ class HandoffBook:
         return self.by_request[self._leases[0][1]]
 
     def check_invariants(self) -> None:
-        """Assert I1 to I3."""
+        """Assert I1 to I4."""
         leases = set(self._leases)
         for request_id, handoff in self.by_request.items():
             assert handoff.request_id == request_id
@@ -144,6 +154,7 @@ class HandoffBook:
             assert has_begun or not handoff.transfer_ids, "I2"
             assert all(self._moving[i] is handoff for i in handoff.transfer_ids), "I2"
             assert not handoff.is_prefilled or (handoff.lease_end_ns, request_id) in leases, "I3"
+            assert not (handoff.has_failed and handoff.is_prefilled), "I4"
             if handoff.stream is not None:
                 handoff.stream.check_invariants()
         moving = sum(len(handoff.transfer_ids) for handoff in self.by_request.values())

@@ -7,18 +7,28 @@ from kvfabric.protocol.record import Outcome
 from kvfabric.protocol.transfer import KvPiece
 from kvfabric.serving.actions import Action, SendCommand, StartTransfer
 from kvfabric.serving.commands import KvArrived, Prefilled, ReleaseHeld
-from kvfabric.serving.coordinator_config import HandoffMode, OnExpiry
+from kvfabric.serving.coordinator_config import CoordinatorConfig, HandoffMode, OnExpiry
 from kvfabric.serving.handoff import Handoff, HandoffState
 from kvfabric.serving.prefix_fetch import FIRST_FETCH_TRANSFER
 from kvfabric.serving.request import Goal
 from kvfabric.serving.request_routing import RequestRouting
+from kvfabric.serving.router import Router
 from kvfabric.serving.timeline import NO_WORKER, Timeline
 
 
 class KvMovement(RequestRouting):
-    """Follows prompts from the start of their prefill to the acknowledged hand-off."""
+    """Follows prompts from the start of their prefill to the acknowledged hand-off.
 
-    __slots__ = ()
+    Attributes:
+        num_broken: hand-offs given up since a transfer failed, whatever became of the requests.
+    """
+
+    __slots__ = ("num_broken",)
+
+    def __init__(self, config: CoordinatorConfig, router: Router) -> None:
+        """Make the control of an idle cluster."""
+        super().__init__(config, router)
+        self.num_broken = 0
 
     # ------------------------------------------------------------------ prompts
 
@@ -62,6 +72,8 @@ class KvMovement(RequestRouting):
             handoff = self._book.by_request.get(timeline.request_id)
             if handoff is None:
                 return actions  # no decode worker is left
+        if handoff.has_failed:
+            return self._break(handoff, now_ns)
         self._book.hold(handoff, timeline.num_prompt_tokens, now_ns)
         return actions or self._advance(handoff, timeline, now_ns)
 
@@ -124,6 +136,25 @@ class KvMovement(RequestRouting):
             SendCommand(handoff.destination, KvArrived(handoff.request_id)),
         ]
 
+    def on_transfer_failed(self, transfer_id: int, now_ns: int) -> list[Action]:
+        """Give up the hand-off of a transfer that will not complete, as if its time had passed.
+
+        A request that the decode worker is to compute stays at a source that still computes its
+        prompt until that is over: the source may be in a step with it, and could not take it back
+        if the decode worker were lost too. A transfer that is not under way is ignored, and so is
+        one of a fetch, which its deadline ends.
+        """
+        handoff = self._book.failed(transfer_id)
+        if handoff is None:
+            return []
+        if self._config.on_expiry is OnExpiry.RECOMPUTE and not handoff.is_prefilled:
+            return []
+        return self._break(handoff, now_ns)
+
+    def _break(self, handoff: Handoff, now_ns: int) -> list[Action]:
+        self.num_broken += 1
+        return self._give_up_handoff(handoff, now_ns)
+
     # ------------------------------------------------------------------ fetched prefixes
 
     def _on_fetched(self, transfer_id: int, now_ns: int) -> list[Action]:
@@ -172,16 +203,19 @@ class KvMovement(RequestRouting):
         actions = self._expire_fetches(now_ns)
         while (handoff := self._book.expired(now_ns)) is not None:
             self.num_expired += 1
-            timeline = self._live[handoff.request_id]
-            if self._config.on_expiry is OnExpiry.FAIL:
-                actions += self._give_up(timeline, Outcome.ABORTED, now_ns)
-                continue
-            actions += self._cancel_handoff(handoff)
-            timeline.goal = Goal.GENERATE
-            timeline.fetched_ns, timeline.num_fetched_tokens = None, 0
-            command = timeline.add_request(timeline.goal)
-            actions.append(SendCommand(handoff.destination, command))
+            actions += self._give_up_handoff(handoff, now_ns)
         return actions
+
+    def _give_up_handoff(self, handoff: Handoff, now_ns: int) -> list[Action]:
+        """Free the blocks of both sides; abort the request or let it be computed again."""
+        timeline = self._live[handoff.request_id]
+        if self._config.on_expiry is OnExpiry.FAIL:
+            return self._give_up(timeline, Outcome.ABORTED, now_ns)
+        actions = self._cancel_handoff(handoff)
+        timeline.goal = Goal.GENERATE
+        timeline.fetched_ns, timeline.num_fetched_tokens = None, 0
+        command = timeline.add_request(timeline.goal)
+        return [*actions, SendCommand(handoff.destination, command)]
 
     def _expire_fetches(self, now_ns: int) -> list[Action]:
         actions: list[Action] = []

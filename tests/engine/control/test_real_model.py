@@ -16,6 +16,7 @@ from kvfabric.engine.executor_port import Sampling
 from kvfabric.engine.executor_spec import ExecutorSpec, MadeExecutor, make_executor
 from kvfabric.engine.generate import generate_without_cache, generator
 from kvfabric.engine.local_cluster import LocalCluster
+from kvfabric.errors import ConfigError
 from kvfabric.serving.coordinator_config import HandoffMode
 
 pytest.importorskip("torch")
@@ -80,6 +81,11 @@ def test_processes_hand_over_the_cache_of_a_real_model() -> None:
     with generator(settings, spec) as running:
         first = running.generate(prompt, SAMPLING)
         again = running.generate(prompt, SAMPLING)
+        with pytest.raises(ConfigError, match=r"token id 1000000 in the prompt"):
+            running.generate([*prompt, 10**6], SAMPLING)
+        with pytest.raises(ConfigError, match=r"1000050 tokens of prompt and output"):
+            running.generate(prompt, SAMPLING._replace(max_tokens=10**6))
+        assert running.generate(prompt, SAMPLING).token_ids == first.token_ids  # nobody has died
     expected = generate_without_cache(made(64).executor, prompt, SAMPLING, 4)
     assert first.token_ids == again.token_ids == expected.token_ids
     assert first.num_cached_tokens == 0

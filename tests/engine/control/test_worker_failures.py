@@ -16,6 +16,7 @@ from kvfabric.engine.decision_log import DecisionLog
 from kvfabric.engine.events import GenerateRequest
 from kvfabric.engine.executor_port import EngineStep
 from kvfabric.engine.fake_executor import FakeExecutor, reference_tokens
+from kvfabric.engine.messages import TransferFailed
 from kvfabric.protocol.record import Outcome
 from kvfabric.serving.coordinator_config import HandoffMode, OnExpiry, Reservation
 
@@ -113,6 +114,37 @@ def test_a_stalled_transfer_ends_by_its_deadline(on_expiry: OnExpiry) -> None:
     assert outputs.ends[0][0].outcome is (Outcome.ABORTED if is_failed else Outcome.FINISHED)
     assert all(is_right(outputs, one) for one in asked)
     assert cluster.loop.driver.num_held_blocks == 0
+
+
+@pytest.mark.parametrize("on_expiry", OnExpiry)
+@pytest.mark.parametrize("shape", ["2 + 2", "decode first", "streamed"])
+def test_a_transfer_that_fails_ends_at_once_and_only_its_request_knows(
+    shape: str, on_expiry: OnExpiry
+) -> None:
+    settings, log = settings_of(**SHAPES[shape], on_expiry=on_expiry), DecisionLog()
+    outputs, random = Outputs(), Random(3)
+    executors = [SlowCopies(settings.num_blocks, settings.block_size) for _ in range(4)]
+    for executor in executors:
+        executor.delay_s = 0.002
+    asked = [request(i, random.choices(range(1000), k=50), 5) for i in range(60)]
+    with local_cluster(settings, outputs, executors, log=log) as cluster:
+        for one in asked:
+            cluster.loop.submit(one)
+        while len(outputs.ends) < len(asked):
+            for transfer_id in list(cluster.loop.driver._transfers._moving)[:1]:
+                side = random.choice([0, 3])
+                failed = TransferFailed(transfer_id, "cut")
+                cluster.loop.receive(side, cluster._links[side], failed)
+            time.sleep(0.005)
+        outputs.wait(lambda: cluster.loop.driver.num_held_blocks == 0)
+    outcomes = [outputs.ends[one.request_id][0].outcome for one in asked]
+    is_failed = on_expiry is OnExpiry.FAIL
+    assert set(outcomes) == ({Outcome.ABORTED} if is_failed else set()) | {Outcome.FINISHED}
+    assert all(is_right(outputs, one) for one in asked)
+    assert cluster.loop._coordinator.num_broken > 0
+    assert cluster.loop._coordinator.num_expired == 0
+    assert cluster.loop.driver.is_quiet
+    assert replay(settings, log, executors[0].block_bytes).log_digest == log.digest
 
 
 def test_a_worker_that_stalls_is_taken_for_dead_and_its_requests_go_elsewhere() -> None:

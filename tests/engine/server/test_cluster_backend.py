@@ -1,6 +1,7 @@
 """The server in front of real control and stand-in executors: tokens, and no block left behind."""
 
 import concurrent.futures
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,9 +47,8 @@ class Served:
         return self.client.completions.create(model="fake", prompt=prompt, temperature=0, **options)
 
 
-@pytest.fixture(params=[(1, 0), (2, 0), (1, 2)], ids=["one", "two", "disaggregated"])
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    num_prefill, num_decode = request.param
+@contextlib.contextmanager
+def serve(num_prefill: int, num_decode: int) -> Iterator[Served]:
     settings = settings_of(num_prefill=num_prefill, num_decode=num_decode, signal_interval_ns=10**6)
     executors = [
         fake_executor(settings, lambda step: 1_000_000 if step.scheduled else 0)
@@ -61,16 +61,28 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
         relay,
         block_bytes=executors[0].block_bytes,
         num_layers=NUM_LAYERS,
+        on_error=lambda _: relay.fail(),
         check=True,
     )
     with cluster:
         backend = ClusterBackend(
-            cluster.loop, relay, _MODEL, CharacterCodec(), block_size=settings.block_size
+            cluster.loop,
+            relay,
+            _MODEL,
+            CharacterCodec(),
+            block_size=settings.block_size,
+            is_alive=lambda: cluster.is_alive,
         )
         with serving(backend) as server:
             url = server.url + "/v1"
             with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
                 yield Served(cluster, server, client)
+
+
+@pytest.fixture(params=[(1, 0), (2, 0), (1, 2)], ids=["one", "two", "disaggregated"])
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    with serve(*request.param) as served:
+        yield served
 
 
 def _reference(prompt_ids: Sequence[int], max_tokens: int) -> str:
@@ -132,3 +144,31 @@ def test_a_dead_worker_is_an_error_or_a_new_start(served: Served) -> None:
         text += "".join(chunk.choices[0].text for chunk in stream)
         assert text == _reference([1, 2, 3], 110)
         assert served.server.get("/health").json()["workers"] == num_workers - 1
+
+
+def break_control(served: Served) -> None:
+    def fail(*_: object) -> bool:
+        raise ZeroDivisionError
+
+    served.cluster.loop.driver.advance = fail  # type: ignore[method-assign,assignment]
+
+
+def assert_control_is_missed(served: Served) -> None:
+    assert served.server.get("/health").status_code == 200
+    stream = served.complete([1, 2, 3], max_tokens=110, stream=True)
+    next(iter(stream))
+    break_control(served)
+    with pytest.raises(openai.APIError) as failed:
+        list(stream)
+    assert failed.value.code == "worker_lost"
+    assert served.server.get("/health").status_code == 503
+    with pytest.raises(openai.APIStatusError) as refused:
+        served.complete([1, 2, 3], max_tokens=2)
+    assert refused.value.status_code == 503
+    assert not served.cluster.is_alive
+
+
+def test_a_control_loop_that_dies_fails_what_is_open_and_what_comes() -> None:
+    # what ended the loop is raised where the cluster ends
+    with pytest.raises(ZeroDivisionError), serve(1, 1) as served:
+        assert_control_is_missed(served)

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from echo_backend import EchoBackend
+from echo_backend import ByteCodec, EchoBackend
 from http_server import Running, serving, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -33,6 +33,23 @@ def test_refusals_have_the_error_body_of_the_api() -> None:
             error = answer.json()["error"]
             assert set(error) == {"message", "type", "param", "code"}
             assert error["type"] == "invalid_request_error"
+
+
+class ForeignCodec(ByteCodec):
+    """A tokenizer of another model, with more tokens."""
+
+    def encode(self, text: str) -> list[int]:
+        return [300] * len(text)
+
+
+def test_a_token_that_the_model_does_not_have_reaches_no_worker() -> None:
+    backend = EchoBackend(codec=ForeignCodec())
+    with serving(backend) as server:
+        answer = _post(server, json.dumps(_BODY).encode())
+        assert answer.status_code == 400
+        message = answer.json()["error"]["message"]
+        assert message == "prompt has token id 300; those of this model lie in [0, 257)."
+        assert backend.sampled == []
 
 
 def test_only_the_api_asks_for_the_key() -> None:

@@ -14,7 +14,7 @@ from kvfabric.engine.control_loop import ControlLoop
 from kvfabric.engine.events import GenerateRequest
 from kvfabric.engine.executor_port import FinishReason, Sampling
 from kvfabric.engine.server.backend import BackendStats, Receiver, ServedModel, TextCodec
-from kvfabric.protocol.record import RequestRecord
+from kvfabric.protocol.record import Outcome, RequestRecord
 
 
 class _Token(NamedTuple):
@@ -37,11 +37,39 @@ class OutputRelay:
         self._is_woken = False
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._receivers: dict[int, Receiver] = {}
+        self._num_prompt_tokens: dict[int, int] = {}
+        self._has_failed = False
 
-    def register(self, request_id: int, receiver: Receiver) -> None:
+    def register(self, request_id: int, num_prompt_tokens: int, receiver: Receiver) -> None:
         """Let a receiver have the output of a request; called in the event loop."""
         self._event_loop = asyncio.get_running_loop()
         self._receivers[request_id] = receiver
+        self._num_prompt_tokens[request_id] = num_prompt_tokens
+        if self._has_failed:
+            self._event_loop.call_soon(self._fail_all)
+
+    def fail(self) -> None:
+        """Fail every request, open or to come; called by the control loop when an error ends it."""
+        self._has_failed = True  # before the event loop is read: ``register`` does the reverse
+        if self._event_loop is not None:
+            with contextlib.suppress(RuntimeError):  # the server has ended
+                self._event_loop.call_soon_threadsafe(self._fail_all)
+
+    def _fail_all(self) -> None:
+        self._deliver()
+        for request_id in list(self._receivers):
+            record = RequestRecord(
+                request_id=request_id,
+                outcome=Outcome.FAILED,
+                arrival_ns=0,
+                num_prompt_tokens=self._num_prompt_tokens[request_id],
+                num_output_tokens=0,
+            )
+            self._end(record, None)
+
+    def _end(self, record: RequestRecord, finish: FinishReason | None) -> None:
+        del self._num_prompt_tokens[record.request_id]
+        self._receivers.pop(record.request_id).on_end(record, finish)
 
     def on_token(self, request_id: int, token_id: int) -> None:
         """Take a token; called by the control loop."""
@@ -66,7 +94,7 @@ class OutputRelay:
                 case _Token(request_id, token_id, at_ns):
                     self._receivers[request_id].on_token(token_id, at_ns)
                 case _End(record, finish):
-                    self._receivers.pop(record.request_id).on_end(record, finish)
+                    self._end(record, finish)
 
 
 class ClusterBackend:
@@ -112,7 +140,7 @@ class ClusterBackend:
         """Start a request; return its id."""
         request_id = next(self._request_ids)
         hashes = block_hashes(prompt_ids, self._block_size, key=self._hash_key)
-        self._relay.register(request_id, receiver)
+        self._relay.register(request_id, len(prompt_ids), receiver)
         self._loop.submit(GenerateRequest(request_id, tuple(prompt_ids), sampling, hashes))
         return request_id
 
@@ -123,9 +151,9 @@ class ClusterBackend:
     def stats(self) -> BackendStats:
         """Return the state now, read beside the loop: numbers may be an instant apart."""
         driver = self._loop.driver
-        alive = [worker for worker in driver.workers if not worker.is_lost]
         if not self._is_alive():
-            alive = []
+            return BackendStats(0, 0, 0.0, 0)
+        alive = [worker for worker in driver.workers if not worker.is_lost]
         num_waiting = sum(worker.scheduler.num_waiting for worker in alive)
         num_used = sum(worker.scheduler.kv.pool.num_used for worker in alive)
         num_blocks = sum(worker.scheduler.kv.pool.num_usable for worker in alive)

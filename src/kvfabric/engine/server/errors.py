@@ -66,6 +66,14 @@ def context_too_long(
     )
 
 
+def token_outside(token_id: int, vocab_size: int, param: str) -> ApiError:
+    """Return the error of a prompt with a token that the model does not have."""
+    return ApiError(
+        f"{param} has token id {token_id}; those of this model lie in [0, {vocab_size}).",
+        param=param,
+    )
+
+
 def unknown_model(asked: str, served: str) -> ApiError:
     """Return the error of a request for another model."""
     return ApiError(

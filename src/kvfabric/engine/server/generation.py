@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvfabric.engine.admission import Limits
 from kvfabric.engine.executor_port import Sampling
 from kvfabric.engine.server.backend import Backend
-from kvfabric.engine.server.errors import context_too_long
+from kvfabric.engine.server.errors import context_too_long, token_outside
 from kvfabric.engine.server.lifecycle import Lifecycle
 from kvfabric.engine.server.metrics import ServerMetrics
 from kvfabric.engine.server.openai_types import OutputOptions
@@ -29,8 +30,15 @@ class Service:
         """Return the outputs of prompts, not started.
 
         Raises:
-            ApiError: if a prompt, with the output asked for, is too long; ``param`` is its field.
+            ApiError: if a prompt, with the output asked for, is too long, or has tokens that the
+                model does not; ``param`` is its field.
         """
+        model = self.backend.model
+        limits = Limits(model.max_model_len, model.vocab_size)
+        for prompt in prompts:
+            outside = limits.token_outside(prompt)
+            if outside is not None:
+                raise token_outside(outside, model.vocab_size, param)
         sampling = [self._fitted(len(prompt), options, param) for prompt in prompts]
         return RequestOutputs(self.backend, self.metrics, prompts, sampling, options.num_outputs)
 

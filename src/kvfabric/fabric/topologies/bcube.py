@@ -8,10 +8,10 @@ Centers", SIGCOMM 2009, where this is BCube_(k-1); written BCube(n, k) as in "Fr
 SIGCOMM 2025.
 """
 
-from kvfabric.fabric.assembly import assemble, check_layers
-from kvfabric.fabric.cubes import find_cube, level_blocks
 from kvfabric.fabric.graph import SwitchRole, Topology, number_switches
 from kvfabric.fabric.request import FabricRequest
+from kvfabric.fabric.topologies.assembly import assemble, check_layers
+from kvfabric.fabric.topologies.cubes import find_cube, level_blocks
 
 KIND = "bcube"
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvfabric.fabric.assembly import assemble, host_block
 from kvfabric.fabric.graph import (
     Cable,
     IntArray,
@@ -23,6 +22,7 @@ from kvfabric.fabric.graph import (
     number_switches,
 )
 from kvfabric.fabric.request import FabricRequest
+from kvfabric.fabric.topologies.assembly import assemble, host_block
 from kvfabric.fabric.topologies.clos_shape import ClosShape, clos_shape
 
 

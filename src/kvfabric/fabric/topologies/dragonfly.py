@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvfabric.errors import ConfigError
-from kvfabric.fabric.assembly import check_layers, fabric_block
-from kvfabric.fabric.direct_network import check_room, check_router_ports, wire_routers
 from kvfabric.fabric.graph import IntArray, LengthClass, LinkTable, Medium, Topology
 from kvfabric.fabric.request import FabricRequest
+from kvfabric.fabric.topologies.assembly import check_layers, fabric_block
+from kvfabric.fabric.topologies.direct_network import check_room, check_router_ports, wire_routers
 
 KIND = "dragonfly"
 SHAPE_KEYS = ("a", "p", "h", "g")

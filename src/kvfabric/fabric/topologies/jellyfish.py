@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvfabric.errors import ConfigError
-from kvfabric.fabric.assembly import check_layers, fabric_block
-from kvfabric.fabric.direct_network import check_room, check_router_ports, wire_routers
 from kvfabric.fabric.graph import Topology
-from kvfabric.fabric.random_regular import random_regular_graph
 from kvfabric.fabric.request import FabricRequest
+from kvfabric.fabric.topologies.assembly import check_layers, fabric_block
+from kvfabric.fabric.topologies.direct_network import check_room, check_router_ports, wire_routers
+from kvfabric.fabric.topologies.random_regular import random_regular_graph
 from kvfabric.units import ceil_div
 
 KIND = "jellyfish"

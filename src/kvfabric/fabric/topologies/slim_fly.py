@@ -14,11 +14,11 @@ from itertools import count, takewhile
 import numpy as np
 
 from kvfabric.errors import ConfigError
-from kvfabric.fabric.assembly import check_layers, fabric_block, nearest
-from kvfabric.fabric.direct_network import check_room, check_router_ports, wire_routers
-from kvfabric.fabric.finite_field import FiniteField, finite_field, prime_power
 from kvfabric.fabric.graph import IntArray, Topology
 from kvfabric.fabric.request import FabricRequest
+from kvfabric.fabric.topologies.assembly import check_layers, fabric_block, nearest
+from kvfabric.fabric.topologies.direct_network import check_room, check_router_ports, wire_routers
+from kvfabric.fabric.topologies.finite_field import FiniteField, finite_field, prime_power
 from kvfabric.units import ceil_div
 
 KIND = "slim-fly"

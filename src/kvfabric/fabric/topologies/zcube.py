@@ -13,8 +13,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from kvfabric.errors import ConfigError, UnsupportedError
-from kvfabric.fabric.assembly import assemble, fabric_block, host_block, nearest
-from kvfabric.fabric.cubes import keeps_servers_whole
 from kvfabric.fabric.graph import (
     IntArray,
     LengthClass,
@@ -26,6 +24,8 @@ from kvfabric.fabric.graph import (
     number_switches,
 )
 from kvfabric.fabric.request import FabricRequest
+from kvfabric.fabric.topologies.assembly import assemble, fabric_block, host_block, nearest
+from kvfabric.fabric.topologies.cubes import keeps_servers_whole
 
 KIND = "zcube"
 PORTS_PER_NIC = 2

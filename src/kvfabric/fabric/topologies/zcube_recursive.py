@@ -12,10 +12,10 @@ with two NIC ports, stands there.
 
 import numpy as np
 
-from kvfabric.fabric.assembly import assemble, check_layers, fabric_block
-from kvfabric.fabric.cubes import Cube, find_cube, largest_side, level_blocks
 from kvfabric.fabric.graph import LinkTable, SwitchRole, Topology, number_switches
 from kvfabric.fabric.request import FabricRequest
+from kvfabric.fabric.topologies.assembly import assemble, check_layers, fabric_block
+from kvfabric.fabric.topologies.cubes import Cube, find_cube, largest_side, level_blocks
 
 KIND = "zcube-recursive"
 

@@ -1,0 +1,1 @@
+"""What can be counted and measured on a finished graph."""

@@ -1,0 +1,1 @@
+"""A load balancer and a flow engine joined behind the ``Network`` port."""

@@ -1,0 +1,1 @@
+"""Collectives as sets of flows with dependencies, and a run of them."""

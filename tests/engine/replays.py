@@ -100,7 +100,7 @@ def replay(settings: ClusterSettings, log: DecisionLog, block_bytes: int) -> Run
             arrival_ns=arrival.time_ns,
             num_prompt_tokens=arrival.num_prompt_tokens,
             # where no worker got to the end the true length is unknown: it was not reached
-            num_output_tokens=log.output_lengths.get(arrival.request_id, arrival.max_tokens + 1),
+            num_output_tokens=log.num_produced.get(arrival.request_id, arrival.max_tokens + 1),
             max_tokens=arrival.max_tokens,
             block_hashes=arrival.block_hashes,
             namespace=arrival.namespace,

@@ -49,7 +49,7 @@ class DecisionLog:
         lost: ``(instant, worker id)``.
         joined: ``(instant, worker id)``, of workers that came back.
         records: of ended requests, in order.
-        output_lengths: by request, of outputs that a worker brought to their end, also where the
+        num_produced: by request, of outputs that a worker brought to their end, also where the
             client had given up meanwhile.
     """
 
@@ -62,7 +62,7 @@ class DecisionLog:
     lost: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     joined: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     records: list[RequestRecord] = field(default_factory=list[RequestRecord])
-    output_lengths: dict[int, int] = field(default_factory=dict[int, int])
+    num_produced: dict[int, int] = field(default_factory=dict[int, int])
 
     def note(self, now_ns: int, kind: str, ident: int, other: int = -1) -> None:
         """Add a line."""

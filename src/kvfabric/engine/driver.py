@@ -285,7 +285,7 @@ class LiveDriver:
             request_id = event.request_id
             self._note(type(event).__name__, worker.worker_id, request_id)
             if isinstance(event, Finished) and self._log is not None:
-                self._log.output_lengths[request_id] = event.num_outputs
+                self._log.num_produced[request_id] = event.num_outputs
             if isinstance(event, PrefillStarted):
                 self._transfers.ready(request_id, event.num_cached_tokens)
             actions = self._coordinator.on_worker_event(worker.worker_id, event, self._now_ns)

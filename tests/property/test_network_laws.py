@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvfabric.fabric.build import build_topology
+from kvfabric.fabric.engines.maxmin import MaxMinEngine
 from kvfabric.fabric.graph import FloatArray, Topology
+from kvfabric.fabric.networks.engine_network import EngineNetwork
 from kvfabric.fabric.networks.network import FabricNetwork
-from kvfabric.fabric.networks.network_reference import ReferenceNetwork
 from kvfabric.fabric.routes.load_balancing import LoadBalancer, SubFlow, make_load_balancer
 from kvfabric.fabric.routes.routing_tables import PathRules
 from kvfabric.protocol.transfer import RankTransfer, TransferPlan
@@ -48,7 +49,7 @@ def network_on(topology: Topology, policy: str) -> FabricNetwork:
 
 
 def drive(
-    network: FabricNetwork | ReferenceNetwork, drawn: list[tuple[int, TransferPlan, int | None]]
+    network: FabricNetwork | EngineNetwork, drawn: list[tuple[int, TransferPlan, int | None]]
 ) -> dict[int, int]:
     """Start, cancel and advance in order of time; return the instant each transfer was done.
 
@@ -163,7 +164,7 @@ def test_load_of_the_balancer_returns_to_zero(
     Of the readable network by count; the compiled one checks its loads (I1) after every event.
     """
     ledger = Ledger(make_load_balancer(policy, FABRICS[kind], queue_pairs=2, seed=1))
-    drive(ReferenceNetwork(ledger), drawn)
+    drive(EngineNetwork(ledger, MaxMinEngine(ledger.channel_capacity_bps)), drawn)
     assert not any(ledger.out.values())
     drive(network_on(FABRICS[kind], policy), drawn)
 
@@ -189,9 +190,14 @@ def test_compiled_network_does_what_the_readable_one_does(
         make_load_balancer(policy, FABRICS[kind], queue_pairs=queue_pairs, seed=4) for _ in range(2)
     ]
     network = FabricNetwork(balancers[0], payload_bytes=payload, frame_bytes=on_wire)
-    reference = ReferenceNetwork(balancers[1], payload_bytes=payload, frame_bytes=on_wire)
+    reference = EngineNetwork(
+        balancers[1],
+        MaxMinEngine(balancers[1].channel_capacity_bps),
+        payload_bytes=payload,
+        frame_bytes=on_wire,
+    )
     assert list(drive(network, drawn).items()) == list(drive(reference, drawn).items())
-    assert network.carried_bytes().tolist() == reference.engine.carried_bytes().tolist()
+    assert network.carried_bytes().tolist() == reference.carried_bytes().tolist()
 
 
 @settings(max_examples=40)

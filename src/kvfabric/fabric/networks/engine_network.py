@@ -13,7 +13,7 @@ from kvfabric.units import ceil_div
 
 
 class EngineNetwork:
-    """Implements the ``Network`` port: ``FabricNetwork`` for engines other than max-min.
+    """Implements the ``Network`` port over any engine; over max-min, the twin of ``FabricNetwork``.
 
     A transfer is done when its last sub-flow is; parts within a server use no channel and are done
     at once. Memory follows the transfers under way.

@@ -32,7 +32,8 @@ class FabricNetwork:
     every ``payload_bytes`` (headers of the transport included).
 
     The flows of a transfer are a *group* of the engine, so that routing, moving and counting them
-    is compiled; ``network_reference`` is the readable twin. Memory follows the transfers under way.
+    is compiled; ``EngineNetwork`` over ``MaxMinEngine`` is the readable twin. Memory follows the
+    transfers under way.
 
     Does not model propagation delay, switch latency or packets.
 

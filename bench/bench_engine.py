@@ -1,7 +1,7 @@
 """Print how fast SmolLM2 decodes and prefills, against ``transformers`` and against the floor.
 
     python bench/bench_engine.py [--threads 2] [--dtype bfloat16] [--context 512] [--batch 1 8 32]
-        [--repeat 5] [--kv-dtype int8] [--no-transformers] [--profile]
+        [--repeat 5] [--kv-dtype int8] [--no-transformers] [--no-compiled] [--profile]
 
 Both run the same weights in one process, in turn, several times; the best of each counts. Decode:
 ms per step of a batch whose requests all have the context, its KV cache filled with noise;
@@ -77,6 +77,7 @@ class OurDecode:
             num_blocks=1 + batch * per_request,
             block_size=BLOCK_SIZE,
             kv_dtype=options.kv_dtype,
+            compiled=False if options.no_compiled else None,
         )
         if isinstance(self.executor.kv, PlainKvTensors):
             self.executor.kv.pool.normal_()
@@ -232,6 +233,7 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--no-transformers", action="store_true")
     parser.add_argument("--no-prefill", action="store_true")
+    parser.add_argument("--no-compiled", action="store_true", help="decode with torch alone")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

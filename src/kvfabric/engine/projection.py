@@ -15,14 +15,19 @@ WIDEN_FROM_ROWS = 8  # fewer rows are bound by reading the weights, which wideni
 PART_VALUES = 1 << 18
 
 
+def multiplies_slowly(dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether torch multiplies this dtype slower than fp32 on this device."""
+    if dtype not in {torch.bfloat16, torch.float16} or device.type != "cpu":
+        return False
+    return dtype is torch.float16 or not torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
+
+
 class Projection:
     """``x @ weight.T + bias`` for the weights of one model."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         """Look once whether this CPU multiplies the dtype well."""
-        self.widens = dtype in {torch.bfloat16, torch.float16} and device.type == "cpu"
-        if dtype is torch.bfloat16 and self.widens:
-            self.widens = not torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
+        self.widens = multiplies_slowly(dtype, device)
         self._wide = GatherBuffer(torch.float32, device)
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,8 +1,10 @@
 """Does a profile of this machine predict what the engine does on it?
 
-Records step times, control and transfer times, runs requests through a real cluster, simulates the
-same requests with the profile, and prints both. Ratios, no absolute promise: run it on a machine
-that does nothing else.
+Records profiles, runs requests through a real cluster, simulates the same requests with each one
+and prints both. One profile is of an executor that has the machine to itself; with several workers
+another one is recorded in place: a load runs through the same cluster, and lines are fitted to its
+steps and transfers. Ratios, no absolute promise: run it on a machine that does nothing else, since
+what else runs changes between the record and the run.
 
     python bench/bench_prediction.py --model smollm2 --threads 1
     python bench/bench_prediction.py --model smollm2 --threads 1 --decode 1
@@ -11,7 +13,7 @@ that does nothing else.
 import argparse
 import time  # noqa: TID251 - measures
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from kvfabric.engine.block_hashes import block_hashes
@@ -22,24 +24,23 @@ from kvfabric.engine.executor_port import FinishReason, Sampling
 from kvfabric.engine.executor_spec import FAKE, ExecutorSpec, make_executor
 from kvfabric.engine.local_cluster import LocalCluster
 from kvfabric.engine.process_cluster import ProcessCluster
-from kvfabric.engine.profile_recorder import (
-    control_ns,
-    needed_blocks,
-    record_step_times,
-    transfer_line,
-)
+from kvfabric.engine.profile_in_place import LoadShape, fit_step_times
+from kvfabric.engine.profile_recorder import control_ns, needed_blocks, record_step_times
+from kvfabric.engine.record_in_place import run_in_place
 from kvfabric.metrics.latency import tpot_ns, ttft_ns
 from kvfabric.perf.step_times import MeasuredStepModel, StepTimes
+from kvfabric.perf.transfer_times import MeasuredTransfers, TransferTimes
 from kvfabric.protocol.provenance import Source, SourceKind
 from kvfabric.protocol.record import RequestRecord
-from kvfabric.protocol.transfer import TransferPlan
 from kvfabric.protocol.workload import RequestSpec, Workload
 from kvfabric.sim.executor import SimExecutor
 from kvfabric.sim.simulation import Simulation, SimulationConfig
-from kvfabric.units import ceil_div
 
 BATCHES, CONTEXTS = (1, 2, 4, 8), (32, 384)
 CHUNKS, HISTORIES = (16, 128, 352), (0, 128)
+_NO_TRANSFERS = TransferTimes(
+    setup_ns=0, bytes_per_s=10**12, source=Source(SourceKind.ASSUMED, "nothing moves")
+)
 
 
 @dataclass
@@ -55,36 +56,6 @@ class Collector:
         """Keep the record."""
         del finish
         self.records.append(record)
-
-
-@dataclass
-class Line:
-    """A network where every transfer takes a constant and its bytes."""
-
-    start_ns: int
-    bytes_per_s: int
-    moving: dict[int, int] = field(default_factory=dict[int, int])
-
-    def start(self, transfer: TransferPlan, now_ns: int) -> None:
-        """Begin a transfer."""
-        bytes_ns = transfer.num_bytes * 10**9 // self.bytes_per_s
-        self.moving[transfer.transfer_id] = now_ns + self.start_ns + bytes_ns
-
-    def cancel(self, transfer_id: int, now_ns: int) -> None:
-        """Drop a transfer."""
-        del now_ns
-        del self.moving[transfer_id]
-
-    def next_completion_ns(self) -> int | None:
-        """Return the next end."""
-        return min(self.moving.values(), default=None)
-
-    def advance(self, now_ns: int) -> list[int]:
-        """Return what has ended."""
-        done = sorted((end, i) for i, end in self.moving.items() if end <= now_ns)
-        for _, transfer_id in done:
-            del self.moving[transfer_id]
-        return [transfer_id for _, transfer_id in done]
 
 
 def run(
@@ -119,7 +90,7 @@ def run(
 
 
 def simulate(
-    settings: ClusterSettings, log: DecisionLog, times: StepTimes, line: Line, block_bytes: int
+    settings: ClusterSettings, log: DecisionLog, times: StepTimes, block_bytes: int
 ) -> list[RequestRecord]:
     """Return what the simulation predicts for the requests of a run, as they arrived."""
     outputs = {record.request_id: record.num_output_tokens for record in log.records}
@@ -152,7 +123,8 @@ def simulate(
         for worker, scheduler in enumerate(schedulers_of(settings))
     ]
     coordinator = coordinator_of(settings, block_bytes)
-    simulation = Simulation(SimulationConfig(), workload, coordinator, workers, line)
+    network = MeasuredTransfers(times.transfers or _NO_TRANSFERS)
+    simulation = Simulation(SimulationConfig(), workload, coordinator, workers, network)
     return list(simulation.run().records)
 
 
@@ -165,6 +137,35 @@ def calibrate(
         for i, n in enumerate(prompts)
     ]
     return run(settings, spec, requests, [0.5] * len(requests))
+
+
+def in_place(settings: ClusterSettings, spec: ExecutorSpec, source: Source) -> StepTimes:
+    """Return a profile of the cluster under a load of its own."""
+    log = run_in_place(settings, spec, LoadShape())
+    return fit_step_times(
+        log,
+        settings,
+        batches=BATCHES,
+        contexts=CONTEXTS,
+        chunks=CHUNKS,
+        histories=HISTORIES,
+        source=source,
+    )
+
+
+def show(times: StepTimes) -> None:
+    """Print a profile."""
+    print(times.source.text)
+    for name, axis, grid in (
+        ("decode, ms", BATCHES, times.decode_ns),
+        ("prefill, ms", CHUNKS, times.prefill_ns),
+    ):
+        for size, row in zip(axis, grid, strict=True):
+            print(f"  {name:12} {size:4}  " + "  ".join(f"{ns / 1e6:8.2f}" for ns in row))
+    print(f"  control      {times.control_ns / 1e6:8.3f} ms per step")
+    if times.transfers is not None:
+        setup_ns, rate = times.transfers.setup_ns, times.transfers.bytes_per_s
+        print(f"  transfer     {setup_ns / 1e6:.2f} ms and {rate / 1e9:.2f} GB/s")
 
 
 def requests_of(num: int, rate: float, seed: int) -> tuple[list[GenerateRequest], list[float]]:
@@ -211,7 +212,7 @@ def main() -> None:
     )
     fake = ExecutorSpec(model=FAKE, num_blocks=512, block_size=settings.block_size)
     control_log, _ = calibrate(settings, fake, [40] * 8)
-    times = record_step_times(
+    alone = record_step_times(
         make_executor(spec).executor,
         settings.block_size,
         batches=BATCHES,
@@ -220,29 +221,22 @@ def main() -> None:
         histories=HISTORIES,
         control_ns=control_ns(control_log),
         repeats=3,
-        source=Source(SourceKind.MEASURED, f"this machine, {options.model}, {options.dtype}"),
+        source=Source(SourceKind.MEASURED, f"{options.model}, {options.dtype}, alone"),
     )
-    for name, axis, grid in (
-        ("decode, ms", BATCHES, times.decode_ns),
-        ("prefill, ms", CHUNKS, times.prefill_ns),
-    ):
-        for size, row in zip(axis, grid, strict=True):
-            print(f"{name:12} {size:4}  " + "  ".join(f"{ns / 1e6:8.2f}" for ns in row))
-    print(f"control      {times.control_ns / 1e6:8.3f} ms per step")
-    line = Line(0, 10**12)
-    if options.decode:
-        lengths = [16, 320] * 4
-        log, block_bytes = calibrate(settings, spec, lengths)
-        line = Line(*transfer_line(log, [ceil_div(n, 16) * block_bytes for n in lengths]))
-        print(f"transfer     {line.start_ns / 1e6:.2f} ms and {line.bytes_per_s / 1e9:.2f} GB/s")
+    profiles = [alone]
+    if settings.num_workers > 1:
+        source = Source(SourceKind.MEASURED, f"{options.model}, {options.dtype}, in place")
+        placed = in_place(settings, spec, source)
+        profiles = [replace(alone, transfers=placed.transfers), placed]
     requests, gaps_s = requests_of(options.requests, options.rate, seed=1)
     log, block_bytes = run(settings, spec, requests, gaps_s)
-    predicted = simulate(settings, log, times, line, block_bytes)
-    for name, of in (("TTFT", ttft_ns), ("TPOT", tpot_ns)):
-        real, said = mean_ms([of(r) for r in log.records]), mean_ms([of(r) for r in predicted])
-        print(
-            f"mean {name}: measured {real:.1f} ms, predicted {said:.1f} ms, {said / real - 1:+.1%}"
-        )
+    for times in profiles:
+        show(times)
+        predicted = simulate(settings, log, times, block_bytes)
+        for name, of in (("TTFT", ttft_ns), ("TPOT", tpot_ns)):
+            real, said = mean_ms([of(r) for r in log.records]), mean_ms([of(r) for r in predicted])
+            ratio = f"{said / real - 1:+.1%}"
+            print(f"  mean {name}: measured {real:.1f} ms, predicted {said:.1f} ms, {ratio}")
 
 
 if __name__ == "__main__":

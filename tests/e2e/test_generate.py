@@ -29,7 +29,12 @@ def test_the_text_and_what_the_cache_did() -> None:
 
 def test_with_and_without_cache_and_disaggregated_the_tokens_are_equal() -> None:
     plain = json.loads(generate("hello", "--format", "json"))
-    variants = (["--no-kv-cache"], ["--decode", "1"], ["--decode", "1", "--stream-kv"])
+    variants = (
+        ["--no-kv-cache"],
+        ["--decode", "1"],
+        ["--decode", "1", "--stream-kv"],
+        ["--decode", "1", "--handoff", "layer-wise", "--layer-groups", "2"],
+    )
     for options in variants:
         other = json.loads(generate("hello", "--format", "json", *options))
         assert other["results"][0]["token_ids"] == plain["results"][0]["token_ids"]
@@ -66,6 +71,14 @@ def test_what_cannot_be_is_told_in_one_message(arguments: list[str], text: str) 
     with pytest.raises(Exception, match=text) as caught:
         generate(*arguments)
     assert isinstance(caught.value, ConfigError) or "KV blocks" in text
+
+
+def test_workers_in_their_processes_can_be_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "steps.json"
+    generate("--record", str(path), "--decode", "1")
+    recorded = json.loads(path.read_text())
+    assert recorded["transfer"]["bytes_per_s"] > 0
+    assert "1 + 1 workers" in recorded["source"]
 
 
 def test_a_recorded_machine_can_be_simulated(tmp_path: Path) -> None:

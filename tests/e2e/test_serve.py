@@ -1,10 +1,13 @@
 """``kvfabric serve`` as a user starts it: worker processes, the official client, a signal."""
 
 import importlib.util
+import json
 import re
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +23,7 @@ _needs_engine = pytest.mark.skipif(
 def server() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start a server of one prefill and one decode worker; give its process and address."""
     options = ["--model", "random:llama", "--prefill", "1", "--decode", "1", "--dtype", "float32"]
+    options += ["--handoff", "layer-wise"]
     more = ["--port", "0", "--threads", "1", "--kv-blocks", "40", "--shutdown-timeout", "20"]
     command = [sys.executable, "-c", _MAIN, "serve", *options, *more]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -91,3 +95,108 @@ def test_missing_packages_are_named(
     ran = run(capsys, "serve", "--model", "smollm2")
     assert ran.code == 2
     assert "pip install 'kvfabric[engine]'" in ran.err
+
+
+@_needs_engine
+def test_workers_of_other_hosts_join_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVFABRIC_WORKER_TOKEN", "of sixteen letters")
+    served = ["serve", "--model", "random:llama", "--decode", "1", "--dtype", "float32"]
+    served += ["--port", "0", "--kv-blocks", "40", "--workers-on", "127.0.0.1:0"]
+    with _command(*served) as control:
+        workers: list[subprocess.Popen[str]] = []
+        try:
+            address = _said(control, r"to join (127\.0\.0\.1:\d+): 1 prefill, 1 decode")
+            for role in ("prefill", "decode"):
+                joined = ["worker", "--join", address, "--role", role, "--model", "random:llama"]
+                workers.append(_command(*joined, "--threads", "1"))
+            url = _said(control, r"on (http://127\.0\.0\.1:\d+/v1)")
+            body = {"model": "random:llama", "prompt": "a network", "max_tokens": 5}
+            answer = urllib.request.urlopen(  # noqa: S310 - ours
+                urllib.request.Request(  # noqa: S310
+                    f"{url}/completions",
+                    json.dumps(body).encode(),
+                    {"Content-Type": "application/json"},
+                )
+            )
+            assert json.load(answer)["usage"]["completion_tokens"] == 5
+            control.send_signal(signal.SIGTERM)
+            assert control.wait(60) == 0
+            assert [worker.wait(60) for worker in workers] == [0, 0]
+        finally:
+            for process in (control, *workers):
+                process.kill()
+                process.communicate()
+
+
+@_needs_engine
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["serve", "--workers-on", "127.0.0.1:0"], "--worker-token: workers join from other"),
+        (["worker", "--join", "here:1", "--role", "decode"], "--worker-token: no token"),
+        (
+            ["worker", "--join", "here", "--role", "decode", "--worker-token", "x" * 16],
+            "--join: 'here'. Write HOST:PORT",
+        ),
+        (
+            ["worker", "--join", "here:1", "--role", "decode", "--worker-token", "x"],
+            "--worker-token: a token of 1 characters",
+        ),
+    ],
+)
+def test_refused_workers(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = run(capsys, *arguments, "--model", "random:llama")
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
+
+
+def _command(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _MAIN, *arguments], stderr=subprocess.PIPE, text=True
+    )
+
+
+def _said(process: subprocess.Popen[str], pattern: str) -> str:
+    assert process.stderr is not None
+    lines: list[str] = []
+    for line in process.stderr:
+        lines.append(line)
+        found = re.search(pattern, line)
+        if found:
+            return found[1]
+    raise AssertionError("".join(lines))
+
+
+_BROKEN = """
+from kvfabric.engine.driver import LiveDriver
+
+def fail(self, request):
+    raise AssertionError("the loop is broken")
+
+LiveDriver._arrive = fail
+"""
+
+
+@_needs_engine
+def test_a_dead_control_loop_fails_requests_and_ends_without_a_traceback() -> None:
+    options = ["serve", "--model", "random:llama", "--dtype", "float32", "--port", "0"]
+    command = [sys.executable, "-c", _BROKEN + _MAIN, *options, "--kv-blocks", "40"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            url = _said(process, r"on (http://127\.0\.0\.1:\d+/v1)")
+            body = json.dumps({"model": "random:llama", "prompt": "a", "max_tokens": 5}).encode()
+            asked = urllib.request.Request(  # noqa: S310 - ours
+                f"{url}/completions", body, {"Content-Type": "application/json"}
+            )
+            with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+                urllib.request.urlopen(asked)  # noqa: S310
+            refused.value.close()
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 3
+    assert "the loop is broken" in said
+    assert "Traceback" not in said

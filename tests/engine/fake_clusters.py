@@ -14,7 +14,7 @@ from kvfabric.engine.fake_executor import FakeExecutor
 from kvfabric.engine.local_cluster import LocalCluster
 from kvfabric.protocol.record import RequestRecord
 
-NUM_LAYERS = 2
+NUM_LAYERS = 2  # of the executors of ``ExecutorSpec`` too
 SETTINGS: dict[str, Any] = {
     "num_blocks": 64,
     "block_size": 4,
@@ -61,10 +61,12 @@ def settings_of(**settings: Any) -> ClusterSettings:
 
 
 def fake_executor(
-    settings: ClusterSettings, step_ns: Callable[[EngineStep], int] | None = None
+    settings: ClusterSettings,
+    step_ns: Callable[[EngineStep], int] | None = None,
+    num_layers: int = NUM_LAYERS,
 ) -> FakeExecutor:
     return FakeExecutor(
-        settings.num_blocks, settings.block_size, num_layers=NUM_LAYERS, step_ns=step_ns
+        settings.num_blocks, settings.block_size, num_layers=num_layers, step_ns=step_ns
     )
 
 
@@ -81,7 +83,7 @@ def local_cluster(
         executors,
         outputs,
         block_bytes=executors[0].block_bytes,
-        num_layers=NUM_LAYERS,
+        num_layers=executors[0].num_layers,
         log=log,
         check=True,
     )
@@ -95,4 +97,5 @@ def request(
         tuple(prompt_ids),
         Sampling(max_tokens, **sampling),
         block_hashes(prompt_ids, SETTINGS["block_size"]),
+        hash_key=b"",
     )

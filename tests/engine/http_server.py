@@ -46,8 +46,9 @@ def serving(
     api_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     deadline_s: float = 5.0,
+    max_open: int | None = None,
 ) -> Iterator[Running]:
-    lifecycle = Lifecycle()
+    lifecycle = Lifecycle(max_open)
     app = build_app(backend, lifecycle, api_key=api_key, max_body_bytes=max_body_bytes)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -6,15 +6,19 @@ from typing import Any
 
 from kvfabric.engine.cluster_settings import ClusterSettings, coordinator_of, schedulers_of
 from kvfabric.engine.decision_log import DecisionLog, RecordedStep
+from kvfabric.kvcache.block_keys import BlockKeys, block_keys
 from kvfabric.protocol.provenance import Source, SourceKind
 from kvfabric.protocol.step import StepShape
 from kvfabric.protocol.transfer import TransferPlan
 from kvfabric.protocol.workload import RequestSpec, Workload
 from kvfabric.serving.actions import Action
+from kvfabric.serving.commands import AddRequest, Command
 from kvfabric.serving.coordinator import Coordinator
 from kvfabric.sim.executor import SimExecutor
+from kvfabric.sim.phases import MAX_LAYER_GROUPS, Phase
 from kvfabric.sim.run_result import RunResult
 from kvfabric.sim.simulation import Simulation, SimulationConfig
+from kvfabric.sim.worker import SimWorker
 
 
 class RecordedSteps:
@@ -24,12 +28,15 @@ class RecordedSteps:
 
     def __init__(self, steps: Sequence[RecordedStep]) -> None:
         self.steps = deque(steps)
+        self.layers_ns: tuple[int, ...] = ()  # of the step that runs
 
     def mixed_step_ns(self, shape: StepShape) -> int:
         if not self.steps:
+            self.layers_ns = ()
             return 1 << 60  # it was still running when the worker died, or at the end
         step = self.steps.popleft()
         assert shape == step.shape, "another step than in the run"
+        self.layers_ns = step.layers_ns
         return step.end_ns - step.start_ns
 
     def decode_run_ns(self, num_decodes: int, context_tokens: int, num_iterations: int) -> int:
@@ -92,7 +99,48 @@ class FailureControl:
         return actions + self.coordinator.expire(now_ns)
 
 
-def replay(settings: ClusterSettings, log: DecisionLog, block_bytes: int) -> RunResult:
+class Replay(Simulation):
+    """A simulation whose layer groups are computed when they were, and whose outputs have hashes.
+
+    The run learned the hashes of its outputs as it went; here they are known from the start. No
+    block is remembered by them before it is full, so that makes no difference.
+    """
+
+    times: Sequence[RecordedSteps]
+    keys: dict[int, BlockKeys]
+
+    def _expect_layers(self, worker: SimWorker) -> None:
+        for group, ready_ns in enumerate(self.times[worker.worker_id].layers_ns):
+            ident = worker.worker_id * MAX_LAYER_GROUPS + group
+            self._push(ready_ns, Phase.LAYERS_READY, ident, worker.version)
+
+    def _send(self, worker_id: int, command: Command) -> None:
+        if isinstance(command, AddRequest):
+            command = command._replace(keys=self.keys.get(command.request_id, command.keys))
+        super()._send(worker_id, command)
+
+
+def known_keys(settings: ClusterSettings, log: DecisionLog) -> dict[int, BlockKeys]:
+    """Return the keys of prompts and outputs where the run had them."""
+    size = settings.block_size
+    return {
+        # the last hash is nobody's: one that ends inside of the output would count as partial
+        arrival.request_id: block_keys(
+            arrival.request_id,
+            (*log.all_hashes[arrival.request_id], 1 << 63),
+            num_prompt_tokens=arrival.num_prompt_tokens,
+            hash_block_tokens=size,
+            block_size=size,
+            namespace=arrival.namespace,
+        )
+        for arrival in log.arrivals
+        if arrival.request_id in log.all_hashes
+    }
+
+
+def replay(
+    settings: ClusterSettings, log: DecisionLog, block_bytes: int, num_layers: int = 1 << 10
+) -> RunResult:
     """Return what the simulation makes of a recorded run."""
     specs = [
         RequestSpec(
@@ -117,11 +165,12 @@ def replay(settings: ClusterSettings, log: DecisionLog, block_bytes: int) -> Run
     steps: dict[int, list[RecordedStep]] = defaultdict(list)
     for step in log.steps:
         steps[step.worker_id].append(step)
+    times = [RecordedSteps(steps[worker]) for worker in range(settings.num_workers)]
     workers = [
         (
             scheduler,
             SimExecutor(
-                RecordedSteps(steps[worker]),
+                times[worker],
                 lengths,
                 samples_first_token=not settings.num_decode or worker >= settings.num_prefill,
                 max_iterations=1,
@@ -129,9 +178,10 @@ def replay(settings: ClusterSettings, log: DecisionLog, block_bytes: int) -> Run
         )
         for worker, scheduler in enumerate(schedulers_of(settings))
     ]
-    coordinator: Any = FailureControl(coordinator_of(settings, block_bytes), log.broken)
+    coordinator: Any = FailureControl(coordinator_of(settings, block_bytes, num_layers), log.broken)
     network = RecordedNetwork(log.transfers)
-    simulation = Simulation(SimulationConfig(), workload, coordinator, workers, network)
+    simulation = Replay(SimulationConfig(), workload, coordinator, workers, network)
+    simulation.times, simulation.keys = times, known_keys(settings, log)
     for time_ns, request_id in log.cancels:
         simulation.cancel_at(request_id, time_ns)
     for time_ns, worker in log.lost:

@@ -10,6 +10,36 @@ import click
 
 from kvfabric.app.output_option import OUTPUT_FORMAT
 
+_HANDOFF = click.option(
+    "--handoff",
+    type=click.Choice(["whole-prompt", "layer-wise"]),
+    default="whole-prompt",
+    show_default=True,
+    help="Move KV cache after the prompt, or each layer group of a chunk once it is computed.",
+)
+_LAYER_GROUPS = click.option(
+    "--layer-groups",
+    type=click.IntRange(min=1, max=1024),
+    default=8,
+    show_default=True,
+    help="Groups in which layers move, with --handoff layer-wise; no more than the model has.",
+)
+
+
+_KV_TRANSPORT = click.option(
+    "--kv-transport",
+    type=click.Choice(["sockets", "nixl", "mooncake"]),
+    default="sockets",
+    show_default=True,
+    help="How KV cache moves between workers; the others need the extra of their name.",
+)
+_TOKEN = click.option(
+    "--worker-token",
+    envvar="KVFABRIC_WORKER_TOKEN",
+    show_envvar=True,
+    help="What control and workers of several hosts must both know, from 16 characters.",
+)
+
 
 @click.command()
 @click.argument("prompts", metavar="PROMPT...", nargs=-1)
@@ -97,7 +127,12 @@ from kvfabric.app.output_option import OUTPUT_FORMAT
     show_default=True,
     help="Workers that only generate.",
 )
-@click.option("--stream-kv", is_flag=True, help="Move KV cache while the prompt is computed.")
+@_HANDOFF
+@_LAYER_GROUPS
+@_KV_TRANSPORT
+@click.option(
+    "--stream-kv", is_flag=True, help="As --handoff layer-wise --layer-groups 1: chunk by chunk."
+)
 @click.option(
     "--record",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -141,6 +176,15 @@ def generate(prompts: tuple[str, ...], record: Path | None, **options: Any) -> N
     show_default=True,
     help="Workers that only generate.",
 )
+@click.option(
+    "--workers-on",
+    metavar="HOST:PORT",
+    help="Wait there for workers to join from other hosts, and start none here; port 0: any.",
+)
+@_TOKEN
+@_HANDOFF
+@_LAYER_GROUPS
+@_KV_TRANSPORT
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
@@ -208,6 +252,13 @@ def generate(prompts: tuple[str, ...], record: Path | None, **options: Any) -> N
     help="Most tokens per step.",
 )
 @click.option(
+    "--max-waiting",
+    type=click.IntRange(min=0),
+    default=1024,
+    show_default=True,
+    help="Most outputs that wait beyond those that run; more get 503 with Retry-After.",
+)
+@click.option(
     "--shutdown-timeout",
     type=click.FloatRange(min=0),
     default=30.0,
@@ -227,3 +278,47 @@ def serve(**options: Any) -> None:
     from kvfabric.app.serve_command import run_serve
 
     run_serve(options)
+
+
+@click.command()
+@click.option(
+    "--join", required=True, metavar="HOST:PORT", help="Where serve --workers-on waits for workers."
+)
+@click.option(
+    "--role",
+    type=click.Choice(["prefill", "decode"]),
+    required=True,
+    help="What this worker does; prefill workers generate too where there are no decode workers.",
+)
+@click.option(
+    "--model",
+    required=True,
+    help="The model of the cluster, as this host names it: smollm2, a .gguf file or a folder.",
+)
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:0.")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="Threads of torch.  [default: torch's choice]"
+)
+@click.option(
+    "--data-address",
+    metavar="HOST:PORT",
+    help="Where other workers bring KV blocks.  [default: the address used to join, any port]",
+)
+@click.option(
+    "--attempts",
+    type=click.IntRange(min=1),
+    help="Times to try to join in a row.  [default: for ever]",
+)
+@_TOKEN
+def worker(**options: Any) -> None:
+    """Run one worker of a cluster whose control is on another host.
+
+    Block size, KV blocks and dtype are the cluster's. It joins again when its connection is lost,
+    and ends when the cluster does.
+    """
+    from kvfabric.engine.requirements import require_engine
+
+    require_engine()
+    from kvfabric.app.worker_command import run_worker
+
+    run_worker(options)

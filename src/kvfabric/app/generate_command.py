@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvfabric.app.record_command import record
-from kvfabric.engine.cluster_settings import ClusterSettings
+from kvfabric.engine.cluster_settings import ClusterSettings, handoff_mode
 from kvfabric.engine.executor_port import Sampling
 from kvfabric.engine.executor_spec import ExecutorSpec, make_executor
 from kvfabric.engine.generate import Generated, generate_without_cache, generator
@@ -129,8 +129,14 @@ def _settings(
         num_blocks=num_blocks,
         block_size=size,
         max_model_len=longest,
-        handoff=HandoffMode.LAYER_WISE if options["stream_kv"] else HandoffMode.WHOLE_PROMPT,
+        handoff=_handoff(options),
+        num_layer_groups=1 if options["stream_kv"] else options["layer_groups"],
+        kv_transport=options["kv_transport"],
     )
+
+
+def _handoff(options: Mapping[str, Any]) -> HandoffMode:
+    return HandoffMode.LAYER_WISE if options["stream_kv"] else handoff_mode(options["handoff"])
 
 
 def _text(tokenizer: "Tokenizer", result: Generated, sampling: Sampling) -> str:

@@ -11,8 +11,11 @@ from kvfabric.engine.decision_log import DecisionLog
 from kvfabric.engine.executor_port import Sampling
 from kvfabric.engine.executor_spec import FAKE, ExecutorSpec, make_executor
 from kvfabric.engine.generate import generator
+from kvfabric.engine.profile_in_place import LoadShape, fit_step_times
 from kvfabric.engine.profile_recorder import control_ns, needed_blocks, record_step_times
+from kvfabric.engine.record_in_place import run_in_place
 from kvfabric.errors import ConfigError
+from kvfabric.perf.step_times import StepTimes
 from kvfabric.protocol.provenance import Source, SourceKind
 
 BATCHES, CONTEXTS = (1, 2, 4, 8, 16), (32, 128, 512)
@@ -27,6 +30,27 @@ def measure_control_ns(num_decode: int) -> int:
     with generator(settings, spec, log=log) as running:
         running.generate(range(40), Sampling(64))
     return control_ns(log)
+
+
+def _in_place(spec: ExecutorSpec, options: Mapping[str, Any], source: Source) -> StepTimes:
+    """Return the times of a cluster of such workers under load; they share this machine."""
+    settings = ClusterSettings(
+        num_prefill=options["prefill"],
+        num_decode=options["decode"],
+        num_blocks=spec.num_blocks,
+        block_size=spec.block_size,
+        max_model_len=CHUNKS[-1],
+        max_num_seqs=max(BATCHES),
+    )
+    return fit_step_times(
+        run_in_place(settings, spec, LoadShape()),
+        settings,
+        batches=BATCHES,
+        contexts=CONTEXTS,
+        chunks=CHUNKS,
+        histories=HISTORIES,
+        source=source,
+    )
 
 
 def record(path: Path, options: Mapping[str, Any]) -> str:
@@ -45,19 +69,23 @@ def record(path: Path, options: Mapping[str, Any]) -> str:
         device=options["device"],
         num_threads=options["threads"],
     )
-    made = make_executor(spec)
     threads = options["threads"] or "all"
-    text = f"kvfabric generate --record: {spec.model}, {spec.dtype}, {threads} threads"
-    times = record_step_times(
-        made.executor,
-        size,
-        batches=BATCHES,
-        contexts=CONTEXTS,
-        chunks=CHUNKS,
-        histories=HISTORIES,
-        control_ns=measure_control_ns(options["decode"]),
-        source=Source(SourceKind.MEASURED, text, datetime.now(UTC).date().isoformat()),
-    )
+    workers = f"{options['prefill']} + {options['decode']} workers"
+    text = f"kvfabric generate --record: {spec.model}, {spec.dtype}, {threads} threads, {workers}"
+    source = Source(SourceKind.MEASURED, text, datetime.now(UTC).date().isoformat())
+    if options["prefill"] + options["decode"] > 1:
+        times = _in_place(spec, options, source)
+    else:
+        times = record_step_times(
+            make_executor(spec).executor,
+            size,
+            batches=BATCHES,
+            contexts=CONTEXTS,
+            chunks=CHUNKS,
+            histories=HISTORIES,
+            control_ns=measure_control_ns(0),
+            source=source,
+        )
     try:
         path.write_text(step_times_json(times), "utf-8")
     except OSError as error:

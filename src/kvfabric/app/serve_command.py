@@ -5,15 +5,18 @@ import os
 import socket
 import sys
 import time  # noqa: TID251 - clients are told when the model was loaded
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import click
 import uvicorn
 
-from kvfabric.engine.cluster_settings import ClusterSettings
+from kvfabric.app.serve_workers import local_workers, remote_workers
+from kvfabric.engine.cluster_settings import ClusterSettings, handoff_mode
 from kvfabric.engine.executor_spec import ExecutorSpec
+from kvfabric.engine.hosts.remote_cluster import RemoteCluster
 from kvfabric.engine.kv_layout import KvLayout
 from kvfabric.engine.model_sources import ModelSource, open_model
 from kvfabric.engine.model_spec import ModelSpec
@@ -23,7 +26,6 @@ from kvfabric.engine.server.backend import ServedModel
 from kvfabric.engine.server.cluster_backend import ClusterBackend, OutputRelay
 from kvfabric.engine.server.lifecycle import Lifecycle, Server
 from kvfabric.engine.server.model_codec import ModelCodec
-from kvfabric.engine.server.supervisor import Supervisor
 from kvfabric.errors import ConfigError
 
 _logger = logging.getLogger(__name__)
@@ -39,6 +41,11 @@ class ServeOptions:
     served_model_name: str | None
     prefill: int
     decode: int
+    workers_on: str | None
+    worker_token: str | None
+    handoff: str
+    layer_groups: int
+    kv_transport: str
     host: str
     port: int
     api_key: str | None
@@ -52,6 +59,7 @@ class ServeOptions:
     max_model_len: int | None
     max_num_seqs: int
     max_num_batched_tokens: int
+    max_waiting: int
     shutdown_timeout: float
 
 
@@ -78,14 +86,13 @@ def run_serve(values: Mapping[str, Any]) -> None:
     )
     with _listen(options.host, options.port) as listener:
         relay = OutputRelay()
-        _say(f"starting {settings.num_workers} worker(s) of {options.model}")
 
         def fail(error: BaseException) -> None:
-            _logger.critical("the control loop has ended; start again", exc_info=error)
             relay.fail()
+            shown = error if os.environ.get("KVFABRIC_TRACEBACK") else None
+            _logger.critical("the control loop has ended: %r; start again", error, exc_info=shown)
 
-        cluster = ProcessCluster(settings, executor, relay, on_error=fail)
-        with cluster, Supervisor(cluster):
+        with _workers(options, settings, executor, relay, fail) as cluster:
             model = _served(options, source, settings)
             codec = ModelCodec(source.tokenizer(), source.chat_template)
             backend = ClusterBackend(
@@ -96,7 +103,27 @@ def run_serve(values: Mapping[str, Any]) -> None:
                 block_size=settings.block_size,
                 is_alive=lambda: cluster.is_alive,
             )
-            _serve(options, backend, listener)
+            _serve(options, backend, listener, settings)
+
+
+def _workers(
+    options: ServeOptions,
+    settings: ClusterSettings,
+    executor: ExecutorSpec,
+    relay: OutputRelay,
+    fail: Callable[[BaseException], None],
+) -> AbstractContextManager[ProcessCluster | RemoteCluster]:
+    if options.workers_on is None:
+        return local_workers(settings, executor, relay, fail, _say)
+    return remote_workers(
+        settings,
+        executor,
+        relay,
+        fail,
+        _say,
+        listen_on=options.workers_on,
+        token=options.worker_token,
+    )
 
 
 def _settings(options: ServeOptions, spec: ModelSpec) -> ClusterSettings:
@@ -126,6 +153,9 @@ def _settings(options: ServeOptions, spec: ModelSpec) -> ClusterSettings:
         max_model_len=max_model_len,
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
+        handoff=handoff_mode(options.handoff),
+        num_layer_groups=options.layer_groups,
+        kv_transport=options.kv_transport,
     )
 
 
@@ -149,10 +179,16 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def _serve(options: ServeOptions, backend: ClusterBackend, listener: socket.socket) -> None:
+def _serve(
+    options: ServeOptions,
+    backend: ClusterBackend,
+    listener: socket.socket,
+    settings: ClusterSettings,
+) -> None:
     if options.host not in _LOOPBACK and options.api_key is None:
         _say(f"anybody who reaches {options.host} can use this server; see --api-key")
-    lifecycle = Lifecycle()
+    num_generating = settings.num_decode or settings.num_prefill
+    lifecycle = Lifecycle(num_generating * settings.max_num_seqs + options.max_waiting)
     app = build_app(backend, lifecycle, api_key=options.api_key)
     config = uvicorn.Config(
         app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none"

@@ -8,11 +8,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvfabric.errors import ConfigError
 from kvfabric.perf.step_times import StepTimes
+from kvfabric.perf.transfer_times import TransferTimes
 from kvfabric.protocol.provenance import Source, SourceKind
 
 MAX_FILE_BYTES = 1 << 20
 _Count = Annotated[int, Field(ge=0, le=1 << 40)]
 _Ns = Annotated[int, Field(ge=1, le=1 << 50)]
+
+
+class _Transfer(BaseModel):
+    """KV transfers; see ``TransferTimes``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    setup_ns: _Count
+    bytes_per_s: Annotated[int, Field(ge=1, le=1 << 50)]
 
 
 class _File(BaseModel):
@@ -30,6 +40,7 @@ class _File(BaseModel):
     histories: list[_Count]
     prefill_ns: list[list[_Ns]]
     control_ns: _Count
+    transfer: _Transfer | None = None
 
 
 def step_times_json(times: StepTimes) -> str:
@@ -46,6 +57,11 @@ def step_times_json(times: StepTimes) -> str:
         "prefill_ns": times.prefill_ns,
         "control_ns": times.control_ns,
     }
+    if times.transfers is not None:
+        values["transfer"] = {
+            "setup_ns": times.transfers.setup_ns,
+            "bytes_per_s": times.transfers.bytes_per_s,
+        }
     return json.dumps(values, indent=1) + "\n"
 
 
@@ -70,6 +86,14 @@ def read_step_times(path: Path) -> StepTimes:
         place = ".".join(str(part) for part in first["loc"])
         where = f"{path}: {place}" if place else str(path)
         raise ConfigError(first["msg"], where=where, hint=hint) from None
+    source = Source(SourceKind.MEASURED, found.source, found.date)
+    transfers: TransferTimes | None = None
+    if found.transfer is not None:
+        transfers = TransferTimes(
+            setup_ns=found.transfer.setup_ns,
+            bytes_per_s=found.transfer.bytes_per_s,
+            source=source,
+        )
     try:
         return StepTimes(
             batches=tuple(found.batches),
@@ -79,7 +103,8 @@ def read_step_times(path: Path) -> StepTimes:
             histories=tuple(found.histories),
             prefill_ns=tuple(map(tuple, found.prefill_ns)),
             control_ns=found.control_ns,
-            source=Source(SourceKind.MEASURED, found.source, found.date),
+            source=source,
+            transfers=transfers,
         )
     except ConfigError as error:
         raise ConfigError(error.what, where=str(path), hint=error.hint) from None

@@ -31,9 +31,12 @@ class ClusterSettings:
         policy: how a worker is chosen for a prompt.
         signal_interval_ns: how old the router's view of the workers may get.
         reservation: when decode blocks are reserved.
-        handoff: when KV cache moves; layer-wise here means chunk by chunk, all layers at once.
+        handoff: when KV cache moves.
+        num_layer_groups: in how many parts the layers of a chunk move, layer-wise; no more than the
+            model has layers.
         handoff_deadline_ns: time from the end of a prefill until its hand-off is given up.
         on_expiry: what then becomes of the request.
+        kv_transport: how KV blocks move, see ``transport.choose``.
         max_restarts: how often a request may start anew because its worker died.
     """
 
@@ -49,13 +52,15 @@ class ClusterSettings:
     signal_interval_ns: int = SIGNAL_INTERVAL_NS
     reservation: Reservation = Reservation.PREFILL_FIRST
     handoff: HandoffMode = HandoffMode.WHOLE_PROMPT
+    num_layer_groups: int = 1
     handoff_deadline_ns: int = 30_000_000_000
     on_expiry: OnExpiry = OnExpiry.RECOMPUTE
     max_restarts: int = 1
+    kv_transport: str = "sockets"
 
     def __post_init__(self) -> None:
         """Refuse counts that make no cluster."""
-        for name, least in (("num_prefill", 1), ("num_decode", 0)):
+        for name, least in (("num_prefill", 1), ("num_decode", 0), ("num_layer_groups", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}", hint=f"Write {least} or more")
 
@@ -63,6 +68,11 @@ class ClusterSettings:
     def num_workers(self) -> int:
         """Return all workers; those that compute prompts have the first ids."""
         return self.num_prefill + self.num_decode
+
+
+def handoff_mode(text: str) -> HandoffMode:
+    """Return the hand-off that a command line names: whole-prompt or layer-wise."""
+    return HandoffMode(text.replace("-", "_"))
 
 
 def schedulers_of(settings: ClusterSettings) -> list[Scheduler]:
@@ -78,7 +88,9 @@ def schedulers_of(settings: ClusterSettings) -> list[Scheduler]:
     return [Scheduler(config) for _ in range(settings.num_workers)]
 
 
-def coordinator_of(settings: ClusterSettings, block_bytes: int) -> Coordinator:
+def coordinator_of(
+    settings: ClusterSettings, block_bytes: int, num_layers: int = 1 << 10
+) -> Coordinator:
     """Return the control; a worker's only GPU has the worker's id.
 
     It counts the bytes of a hand-off by token; what moves is whole blocks.
@@ -86,6 +98,7 @@ def coordinator_of(settings: ClusterSettings, block_bytes: int) -> Coordinator:
     Args:
         settings: of the cluster.
         block_bytes: KV bytes of one block, all layers.
+        num_layers: of the KV cache.
     """
     assert block_bytes >= settings.block_size, "less than a byte per token"
 
@@ -102,6 +115,7 @@ def coordinator_of(settings: ClusterSettings, block_bytes: int) -> Coordinator:
         handoff_deadline_ns=settings.handoff_deadline_ns,
         reservation=settings.reservation,
         handoff=settings.handoff,
+        num_layer_groups=min(settings.num_layer_groups, num_layers),
         on_expiry=settings.on_expiry,
         max_restarts=settings.max_restarts,
     )

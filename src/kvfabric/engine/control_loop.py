@@ -18,6 +18,7 @@ from kvfabric.engine.events import (
     DeadlinePassed,
     Event,
     GenerateRequest,
+    LayersReady,
     StepEnded,
     TransferLost,
     Transferred,
@@ -28,6 +29,7 @@ from kvfabric.engine.executor_port import StepOutput
 from kvfabric.engine.messages import (
     FromWorker,
     Hello,
+    LayersComputed,
     Stop,
     ToWorker,
     TransferDone,
@@ -216,7 +218,10 @@ class ControlLoop:
     def _said(self, worker_id: int, message: FromWorker, events: list[Event]) -> None:
         match message:
             case StepOutput():
+                self.failures += [f"request {i}: {reason}" for i, reason in message.failed]
                 events.append(StepEnded(worker_id, message))
+            case LayersComputed(num_layers):
+                events.append(LayersReady(worker_id, num_layers))
             case TransferDone(transfer_id):
                 events.append(Transferred(transfer_id))
             case TransferFailed(transfer_id, reason):

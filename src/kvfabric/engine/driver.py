@@ -4,20 +4,23 @@ It does in real time what ``sim.simulation`` does in virtual time, with the same
 it decides nothing. It reads no clock and waits for nothing: ``control_loop`` tells it what has
 happened and at which instant. Steps are planned one at a time per worker, when the last has ended.
 
+It comes in two layers: ``driver_actions`` (what the control asks for), and this one: time, steps,
+and workers that come and go.
+
 What differs from the simulation: a prompt that is read while a step runs counts as read when that
-step ends.
+step ends. What a step reports before its end comes at an instant of its own before that end.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from kvfabric.engine.block_transfers import BlockTransfers, Moving
-from kvfabric.engine.decision_log import NEVER_NS, DecisionLog, RecordedArrival
+from kvfabric.engine.decision_log import NEVER_NS, DecisionLog
+from kvfabric.engine.driver_actions import DriverActions
 from kvfabric.engine.events import (
     Arrived,
     Cancelled,
     DeadlinePassed,
     Event,
-    GenerateRequest,
+    LayersReady,
     StepEnded,
     TransferLost,
     Transferred,
@@ -25,45 +28,18 @@ from kvfabric.engine.events import (
     WorkerLost,
     order,
 )
-from kvfabric.engine.executor_port import NewRequest, StepOutput
+from kvfabric.engine.executor_port import FailedRequest, SampledToken, StepOutput
+from kvfabric.engine.live_transfers import Post
 from kvfabric.engine.live_worker import LiveWorker
-from kvfabric.engine.messages import (
-    CancelBlocks,
-    ExpectBlocks,
-    Hello,
-    SendBlocks,
-    ToWorker,
-)
-from kvfabric.engine.token_streams import OutputSink, TokenStreams
+from kvfabric.engine.messages import Hello
+from kvfabric.engine.token_streams import OutputSink
 from kvfabric.protocol.step import StepPlan, StepResult
-from kvfabric.protocol.transfer import KvPiece, TransferPlan
-from kvfabric.serving.actions import (
-    Action,
-    CancelTransfer,
-    EndRequest,
-    IncomingRequest,
-    SendCommand,
-    StartRead,
-    StartTransfer,
-)
-from kvfabric.serving.commands import (
-    AddRequest,
-    Cancel,
-    Command,
-    Finished,
-    PrefillStarted,
-    ReleaseHeld,
-    WorkerEvent,
-)
+from kvfabric.protocol.transfer import KvPiece
 from kvfabric.serving.coordinator import Coordinator
-from kvfabric.serving.request import Goal
 from kvfabric.serving.scheduler import Scheduler
 
-Post = Callable[[int, ToWorker], None]
-"""Sends a message to a worker by id, in order, without waiting; to a dead one it does nothing."""
 
-
-class LiveDriver:
+class LiveDriver(DriverActions):
     """One running cluster, from one instant to the next."""
 
     def __init__(
@@ -86,23 +62,9 @@ class LiveDriver:
             sink: who takes tokens and ends.
             log: takes what happens; None keeps nothing.
         """
-        assert coordinator.num_layer_groups <= 1, "layers are not reported one by one"
-        self._coordinator = coordinator
-        self._workers = [
-            LiveWorker(i, scheduler, address=hello.address)
-            for i, (scheduler, hello) in enumerate(zip(schedulers, hellos, strict=True))
-        ]
-        self._post = post
-        self._streams = TokenStreams(sink)
-        self._log = log
-        self._is_streaming = coordinator.num_layer_groups > 0
-        self._now_ns = 0
-        self._dirty: set[int] = set()  # workers that may plan
-        self._changed: set[int] = set()  # since they reported
+        super().__init__(coordinator, schedulers, hellos, post, sink, log=log)
         self._report_ns = coordinator.signal_interval_ns
-        self._requests: dict[int, GenerateRequest] = {}
-        kv = schedulers[0].kv
-        self._transfers = BlockTransfers(kv.block_size, hellos[0].block_bytes)
+        self._later: list[StepEnded] = []  # of the next instant
 
     # ------------------------------------------------------------------ what others may ask
 
@@ -124,9 +86,7 @@ class LiveDriver:
     @property
     def is_quiet(self) -> bool:
         """Return whether nothing runs, moves or waits."""
-        return not (
-            self._requests or self._transfers.num_moving or any(w.plan for w in self._workers)
-        )
+        return not (self._requests or self._blocks.num_moving or any(w.plan for w in self._workers))
 
     @property
     def num_held_blocks(self) -> int:
@@ -136,12 +96,12 @@ class LiveDriver:
     @property
     def moved_bytes(self) -> int:
         """Return the bytes of all hand-offs that were started."""
-        return self._transfers.moved_bytes
+        return self._blocks.moved_bytes
 
     @property
     def transfer_ns(self) -> int:
         """Return how long all transfers took that arrived."""
-        return self._transfers.transfer_ns
+        return self._blocks.transfer_ns
 
     def next_deadline_ns(self) -> int | None:
         """Return when ``DeadlinePassed`` is due."""
@@ -166,17 +126,34 @@ class LiveDriver:
         if now_ns >= self._report_ns:
             self._report(now_ns)
         self._now_ns = now_ns
-        at_once = [Transferred(i) for i in self._transfers.take_empty()]
-        for event in sorted([*events, *at_once], key=order):
+        happening: list[Event] = list(self._later)
+        self._later = []
+        for event in events:
+            happening += self._before_end(event) if isinstance(event, StepEnded) else [event]
+        happening += [Transferred(i) for i in self._blocks.take_empty()]
+        for event in sorted(happening, key=order):
             self._apply(event)
         while self._dirty:
             self._schedule_dirty()
-        return self._transfers.has_empty
+        return self._blocks.has_empty or bool(self._later)
+
+    def _before_end(self, end: StepEnded) -> list[Event]:
+        """Return what comes before the end of a step that brought more than its end, or the end."""
+        worker = self._workers[end.worker_id]
+        missing = self._layer_ends(worker.plan)[len(worker.layers_ns) :]
+        before: list[Event] = [LayersReady(end.worker_id, num_layers) for num_layers in missing]
+        before += self._spoil(worker, end.output.failed)
+        if not before:
+            return [end]
+        self._later.append(end)
+        return before
 
     def _apply(self, event: Event) -> None:
         match event:
             case StepEnded(worker_id, output):
                 self._end_step(self._workers[worker_id], output)
+            case LayersReady(worker_id, num_layers):
+                self._layers_ready(self._workers[worker_id], num_layers)
             case Transferred(transfer_id):
                 self._transferred(transfer_id)
             case WorkerLost(worker_id):
@@ -201,96 +178,6 @@ class LiveDriver:
         interval_ns = self._coordinator.signal_interval_ns
         self._report_ns = (now_ns // interval_ns + 1) * interval_ns
 
-    def _note(self, kind: str, ident: int, other: int = -1) -> None:
-        if self._log is not None:
-            self._log.note(self._now_ns, kind, ident, other)
-
-    # ------------------------------------------------------------------ clients
-
-    def _arrive(self, request: GenerateRequest) -> None:
-        request_id, prompt_ids, sampling, block_hashes, namespace = request
-        self._note("arrival", request_id)
-        self._requests[request_id] = request
-        self._streams.open(request_id)
-        incoming = IncomingRequest(
-            request_id, len(prompt_ids), sampling.max_tokens, block_hashes, namespace
-        )
-        if self._log is not None:
-            self._log.arrivals.append(RecordedArrival(self._now_ns, *incoming))
-        self._act(self._coordinator.arrive(incoming, self._now_ns), request_id)
-
-    def _cancel(self, request_id: int) -> None:
-        self._note("cancel", request_id)
-        if self._log is not None:
-            self._log.cancels.append((self._now_ns, request_id))
-        self._act(self._coordinator.cancel(request_id, self._now_ns), request_id)
-
-    def _end(self, end: EndRequest) -> None:
-        record = end.record
-        del self._requests[record.request_id]
-        self._transfers.forget(record.request_id)
-        if self._log is not None:
-            self._log.records.append(record)
-        self._streams.end(record)
-
-    # ------------------------------------------------------------------ what the control asks for
-
-    def _act(self, actions: list[Action], request_id: int) -> None:
-        """Carry out what the control answered to something about a request."""
-        for action in actions:
-            match action:
-                case SendCommand(worker_id, command):
-                    self._send(self._workers[worker_id], command)
-                case StartTransfer(transfer):
-                    self._start_transfer(transfer, request_id)
-                case CancelTransfer(transfer_id):
-                    self._stop_transfer(transfer_id)
-                case EndRequest():
-                    self._end(action)
-                case StartRead():
-                    raise AssertionError("no KV pool outside of the workers yet")
-
-    def _send(self, worker: LiveWorker, command: Command) -> None:
-        match command:
-            case AddRequest():
-                self._add(worker, command)
-            case Cancel(request_id) | ReleaseHeld(request_id):
-                worker.builder.drop(request_id)
-                if request_id in worker.to_read:
-                    worker.to_read.remove(request_id)
-        events = worker.scheduler.handle(command, self._now_ns)
-        self._changed.add(worker.worker_id)
-        if worker.plan is None:
-            self._dirty.add(worker.worker_id)
-        self._tell(worker, events)
-
-    def _add(self, worker: LiveWorker, command: AddRequest) -> None:
-        request_id = command.request_id
-        if self._coordinator.awaits_queued(request_id, worker.worker_id):
-            if worker.plan is None:
-                self._coordinator.on_queued(request_id, self._now_ns)
-            else:
-                worker.to_read.append(request_id)
-        request = self._requests[request_id]
-        sampling = request.sampling._replace(max_tokens=command.max_tokens)
-        new = NewRequest(request_id, request.prompt_ids, sampling)
-        worker.builder.add(new, decodes=command.goal is not Goal.PREFILL)
-        if command.goal is not Goal.PREFILL:
-            self._streams.begin_attempt(request_id)
-        elif self._is_streaming:
-            self._transfers.stream(request_id)
-
-    def _tell(self, worker: LiveWorker, events: Sequence[WorkerEvent]) -> None:
-        for event in events:
-            request_id = event.request_id
-            self._note(type(event).__name__, worker.worker_id, request_id)
-            if isinstance(event, Finished) and self._log is not None:
-                self._log.num_produced[request_id] = event.num_outputs
-            if isinstance(event, PrefillStarted):
-                self._transfers.ready(request_id, event.num_cached_tokens)
-            actions = self._coordinator.on_worker_event(worker.worker_id, event, self._now_ns)
-            self._act(actions, request_id)
-
     # ------------------------------------------------------------------ steps
 
     def _schedule_dirty(self) -> None:
@@ -313,86 +200,118 @@ class LiveDriver:
             self._note("reserved", worker.worker_id, request_id)
             actions = self._coordinator.on_reserved(request_id, self._now_ns, num_cached_tokens)
             self._act(actions, request_id)
-        if self._is_streaming:
+        if self._num_groups:
             self._tell(worker, decision.started)
         if step is not None:
             worker.plan, worker.start_ns = plan, self._now_ns
-            self._post(worker.worker_id, step)
+            worker.layers_ns.clear()
+            layer_ends = self._layer_ends(plan)
+            self._post(worker.worker_id, step._replace(layer_ends=layer_ends))
 
     def _end_step(self, worker: LiveWorker, output: StepOutput) -> None:
+        if worker.plan is None:
+            return  # its worker was lost between the last layers and the end
         plan, worker.plan = worker.plan, None
-        assert plan is not None, "a step ended that was not started"
         if self._log is not None:
-            self._log.add_step(worker.worker_id, plan, worker.start_ns, self._now_ns)
+            self._log.add_step(
+                worker.worker_id, plan, worker.start_ns, self._now_ns, worker.layers_ns
+            )
         for request_id in worker.to_read:
             if self._coordinator.awaits_queued(request_id, worker.worker_id):
                 self._coordinator.on_queued(request_id, self._now_ns)
         worker.to_read.clear()
-        if self._is_streaming:
-            self._chunks_ready(plan)
-        finished: list[int] = []
-        for token in output.tokens:
-            if worker.builder.knows(token.request_id):  # not cancelled meanwhile
-                self._streams.sampled(token)
-            if token.finish is not None:
-                finished.append(token.request_id)
-                worker.builder.drop(token.request_id)
+        if self._num_groups:
+            self._chunks_ready(plan, self._num_groups - 1)
+        finished = [token.request_id for token in output.tokens if self._sampled(worker, token)]
         result = StepResult(1, tuple(sorted(finished)))
         events = worker.scheduler.complete(result, self._now_ns)
+        worker.scheduler.kv.pool.prefix_cache.forget(worker.spoiled)
+        worker.spoiled.clear()
         self._dirty.add(worker.worker_id)
         self._changed.add(worker.worker_id)
         self._tell(worker, events)
 
-    def _chunks_ready(self, plan: StepPlan) -> None:
-        """Report the chunks of a step that has ended, all layers at once."""
+    def _sampled(self, worker: LiveWorker, token: SampledToken) -> bool:
+        """Pass a token on, unless its request was cancelled; return whether its output ends."""
+        if worker.builder.knows(token.request_id):
+            self._streams.sampled(token)
+            keys = worker.keys.get(token.request_id)
+            if keys is not None:
+                keys.extend((token.token_id,))
+                if self._log is not None:
+                    self._log.keep_hashes(token.request_id, keys.all_hashes)
+        if token.finish is not None:
+            worker.forget(token.request_id)
+        return token.finish is not None
+
+    # ------------------------------------------------------------------ parts of a step
+
+    def _layer_ends(self, plan: StepPlan | None) -> tuple[int, ...]:
+        """Return after which layers a step is to be reported before its end."""
+        if self._num_groups < 2 or plan is None:
+            return ()
+        is_streamed = any(self._blocks.is_streamed(chunk.request_id) for chunk in plan.prefill)
+        return self._blocks.layer_ends[:-1] if is_streamed else ()
+
+    def _layers_ready(self, worker: LiveWorker, num_layers: int) -> None:
+        """Report a layer group of the step that runs, unless that was done."""
+        group = len(worker.layers_ns)
+        if worker.plan is None or self._blocks.layer_ends[group] != num_layers:
+            return
+        worker.layers_ns.append(self._now_ns)
+        self._chunks_ready(worker.plan, group)
+
+    def _chunks_ready(self, plan: StepPlan, group: int) -> None:
+        """Report a layer group of the chunks of a step."""
         for chunk in plan.prefill:
             end_token = chunk.num_history_tokens + chunk.num_tokens
-            self._transfers.ready(chunk.request_id, end_token)
-            piece = KvPiece(chunk.num_history_tokens, end_token, 0)
+            self._blocks.ready(chunk.request_id, end_token, group)
+            piece = KvPiece(chunk.num_history_tokens, end_token, group)
             actions = self._coordinator.on_layers_ready(chunk.request_id, piece, self._now_ns)
             self._act(actions, chunk.request_id)
 
+    def _spoil(self, worker: LiveWorker, failed: Sequence[FailedRequest]) -> list[Cancelled]:
+        """Take in that a step did not compute its part of requests, which end for that.
+
+        So do those of the same step that found blocks of theirs. The blocks that the step should
+        have written must not be found by others.
+        """
+        tables = worker.scheduler.kv.tables
+        reasons = {one.request_id: one.reason for one in failed}
+        spoiled: set[int] = set()
+        new = [request_id for request_id in reasons if request_id in tables]
+        while new:
+            for request_id in new:
+                spoiled.update(tables[request_id][self._first_written(worker, request_id) :])
+            new = [i for i in tables if i not in reasons and not spoiled.isdisjoint(tables[i])]
+            reasons.update(dict.fromkeys(new, "it found blocks of a request that failed"))
+        worker.spoiled += spoiled
+        self.failures.update({i: text for i, text in reasons.items() if i in self._requests})
+        return [Cancelled(request_id) for request_id in reasons]
+
+    @staticmethod
+    def _first_written(worker: LiveWorker, request_id: int) -> int:
+        """Return from which block of a table on the step writes; a decode's is the last."""
+        assert worker.plan is not None, "a step that nobody runs"
+        for chunk in worker.plan.prefill:
+            if chunk.request_id == request_id:
+                return chunk.num_history_tokens // worker.scheduler.kv.block_size
+        return -1
+
     # ------------------------------------------------------------------ transfers
 
-    def _start_transfer(self, transfer: TransferPlan, request_id: int) -> None:
-        (part,) = transfer.parts
-        source, destination = self._workers[part.src_gpu], self._workers[part.dst_gpu]
-        num_prompt_tokens = len(self._requests[request_id].prompt_ids)
-        blocks = self._transfers.next_blocks(request_id, num_prompt_tokens)
-        moving = Moving(request_id, source.worker_id, destination.worker_id, self._now_ns)
-        self._transfers.begin(transfer.transfer_id, moving, len(blocks))
-        if not blocks:
-            return
-        to_fill = destination.scheduler.kv.tables[request_id][blocks.start : blocks.stop]
-        to_read = source.scheduler.kv.tables[request_id][blocks.start : blocks.stop]
-        expect = ExpectBlocks(transfer.transfer_id, tuple(to_fill))
-        send = SendBlocks(transfer.transfer_id, destination.address, tuple(to_read))
-        self._post(destination.worker_id, expect)
-        self._post(source.worker_id, send)
-
     def _transferred(self, transfer_id: int) -> None:
-        moving = self._transfers.end(transfer_id, self._now_ns)
+        moving = self._transfers.arrived(transfer_id, self._now_ns)
         if moving is None:
             return  # cancelled meanwhile
-        if self._log is not None:
-            self._log.transfers[transfer_id] = moving.start_ns, self._now_ns
         self._note("transferred", transfer_id)
         actions = self._coordinator.on_transferred(transfer_id, self._now_ns)
         self._act(actions, moving.request_id)
 
     def _transfer_lost(self, transfer_id: int) -> None:
-        if not self._transfers.is_moving(transfer_id):
-            return  # it has ended meanwhile, or the other side has told
-        if self._log is not None:
-            self._log.broken.append((self._now_ns, transfer_id))
-        self._act(self._coordinator.on_transfer_failed(transfer_id, self._now_ns), -1)
-
-    def _stop_transfer(self, transfer_id: int) -> None:
-        """Stop both sides before another step can use the blocks: messages keep their order."""
-        moving = self._transfers.end(transfer_id, None)
-        assert moving is not None, "a transfer stopped that is not under way"
-        for worker_id in (moving.source, moving.destination):
-            self._post(worker_id, CancelBlocks(transfer_id))
+        if self._transfers.is_lost(transfer_id, self._now_ns):
+            actions = self._coordinator.on_transfer_failed(transfer_id, self._now_ns)
+            self._act(actions, -1)
 
     # ------------------------------------------------------------------ workers that come and go
 
@@ -403,7 +322,9 @@ class LiveDriver:
         if self._log is not None:
             self._log.lost.append((self._now_ns, worker.worker_id))
             if worker.plan is not None:
-                self._log.add_step(worker.worker_id, worker.plan, worker.start_ns, NEVER_NS)
+                self._log.add_step(
+                    worker.worker_id, worker.plan, worker.start_ns, NEVER_NS, worker.layers_ns
+                )
         worker.reset()
         worker.is_lost = True
         self._changed.discard(worker.worker_id)

@@ -18,6 +18,7 @@ class GenerateRequest(NamedTuple):
         sampling: how tokens are chosen and when to stop.
         block_hashes: of the prompt, see ``block_hashes``; () to find nothing cached.
         namespace: see ``kvcache.block_keys.namespace_id``.
+        hash_key: of ``block_hashes``, so that what is generated is found too; None: it is not.
     """
 
     request_id: int
@@ -25,6 +26,7 @@ class GenerateRequest(NamedTuple):
     sampling: Sampling
     block_hashes: tuple[int, ...] = ()
     namespace: int = 0
+    hash_key: bytes | None = None
 
 
 class StepEnded(NamedTuple):
@@ -32,6 +34,13 @@ class StepEnded(NamedTuple):
 
     worker_id: int
     output: StepOutput
+
+
+class LayersReady(NamedTuple):
+    """The KV cache of a worker's step is there in the first so many layers."""
+
+    worker_id: int
+    num_layers: int
 
 
 class Transferred(NamedTuple):
@@ -81,6 +90,7 @@ Event = (
     | Transferred
     | WorkerLost
     | WorkerJoined
+    | LayersReady
     | Cancelled
     | TransferLost
     | DeadlinePassed
@@ -95,6 +105,7 @@ _PHASES = {
             Transferred,
             WorkerLost,
             WorkerJoined,
+            LayersReady,
             Cancelled,
             TransferLost,  # by the rule for a deadline, and just before those
             DeadlinePassed,
@@ -104,12 +115,14 @@ _PHASES = {
 }
 
 
-def order(event: Event) -> tuple[int, int]:
+def order(event: Event) -> tuple[int, ...]:
     """Return the key by which the events of one instant are sorted: kind, then id."""
     phase = _PHASES[type(event)]
     match event:
         case StepEnded(worker_id) | WorkerLost(worker_id) | WorkerJoined(worker_id):
             return phase, worker_id
+        case LayersReady(worker_id, num_layers):
+            return phase, worker_id, num_layers
         case Transferred(ident) | Cancelled(ident) | TransferLost(ident):
             return phase, ident
         case DeadlinePassed():

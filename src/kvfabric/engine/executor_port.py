@@ -4,9 +4,13 @@ The driver owns control and block tables; an executor owns weights, KV tensors a
 decides nothing but what is sampled, and which output ends (stop token, stop text, limit).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
+
+Reached = Callable[[int], None]
+"""Takes in that the KV cache of a step is there in the first so many layers; by the step's thread,
+so it must not wait."""
 
 
 class Sampling(NamedTuple):
@@ -84,11 +88,14 @@ class EngineStep(NamedTuple):
         new: requests the executor has not seen.
         scheduled: who computes what, decodes first.
         gone: requests to forget before the step.
+        layer_ends: numbers of layers, ascending, after each of which ``reached`` is called; () if
+            nobody waits for a part of the step.
     """
 
     new: tuple[NewRequest, ...]
     scheduled: tuple[ScheduledTokens, ...]
     gone: tuple[int, ...] = ()
+    layer_ends: tuple[int, ...] = ()
 
 
 class SampledToken(NamedTuple):
@@ -102,18 +109,35 @@ class SampledToken(NamedTuple):
     finish: FinishReason | None = None
 
 
+class FailedRequest(NamedTuple):
+    """A request whose part of a step could not be computed, and why."""
+
+    request_id: int
+    reason: str
+
+
 class StepOutput(NamedTuple):
-    """What a step gave: sampled tokens in the order of ``scheduled``, and how long it took."""
+    """What a step gave.
+
+    Attributes:
+        tokens: sampled, in the order of ``scheduled``.
+        duration_ns: how long it took.
+        failed: whose part could not be computed; the others' was.
+    """
 
     tokens: tuple[SampledToken, ...]
     duration_ns: int
+    failed: tuple[FailedRequest, ...] = ()
 
 
 class Executor(Protocol):
     """Runs steps; one at a time, in order."""
 
-    def run(self, step: EngineStep) -> StepOutput:
-        """Compute a step."""
+    def run(self, step: EngineStep, reached: Reached | None = None) -> StepOutput:
+        """Compute a step; call ``reached`` after each of its ``layer_ends`` on the way.
+
+        A step that raises has sampled nothing: its parts can be run again.
+        """
         ...
 
     def read_blocks(self, block_ids: Sequence[int], first_layer: int, end_layer: int) -> memoryview:

@@ -16,6 +16,7 @@ from kvfabric.engine.executor_port import (
     EngineStep,
     FinishReason,
     NewRequest,
+    Reached,
     SampledToken,
     Sampling,
     ScheduledTokens,
@@ -101,42 +102,59 @@ class FakeExecutor:
         return len(self._known)
 
     @property
+    def num_layers(self) -> int:
+        """Return the layers of the cache."""
+        return len(self._cache)
+
+    @property
     def block_bytes(self) -> int:
         """Return the bytes of one block, all layers."""
         num_layers, _, block_size = self._cache.shape
         return num_layers * block_size * self._cache.itemsize
 
-    def run(self, step: EngineStep) -> StepOutput:
-        """Compute a step."""
-        if self._step_ns is not None:
-            time.sleep(self._step_ns(step) / 1e9)
+    def run(self, step: EngineStep, reached: Reached | None = None) -> StepOutput:
+        """Compute a step, layer by layer; its time is shared out evenly among the layers."""
+        duration_ns = 0 if self._step_ns is None else self._step_ns(step)
         for request_id in step.gone:
-            del self._known[request_id]
+            self._known.pop(request_id, None)
         for new in step.new:
             self._known[new.request_id] = _Known(new)
-        for share in step.scheduled:  # all are written before one is read: prompts share blocks
-            self._write(share)
-        tokens = [self._sample(share) for share in step.scheduled if share.samples]
-        return StepOutput(tuple(tokens), 0 if self._step_ns is None else self._step_ns(step))
+        num_layers = len(self._cache)
+        for layer in range(num_layers):
+            if duration_ns:
+                time.sleep(duration_ns / num_layers / 1e9)
+            for share in step.scheduled:  # all are written before one is read: prompts share blocks
+                self._write(share, layer)
+            if reached is not None and layer + 1 in step.layer_ends:
+                reached(layer + 1)
+        samples = [share for share in step.scheduled if share.samples]
+        ids = [self._next_id(share) for share in samples]  # all of them before one is taken
+        tokens = map(self._take, samples, ids)
+        return StepOutput(tuple(tokens), duration_ns)
 
-    def _write(self, share: ScheduledTokens) -> None:
+    def _write(self, share: ScheduledTokens, layer: int) -> None:
         known = self._known[share.request_id]
         known.table[share.table_start :] = share.new_blocks
         end = share.first + share.num_tokens
         token_ids = [*known.prompt_ids, *known.output_ids][share.first : end]
         assert len(token_ids) == share.num_tokens, "tokens that are not there"
+        if not 0 <= min(token_ids) <= max(token_ids) < VOCAB_SIZE:
+            raise IndexError(f"token ids {min(token_ids)} to {max(token_ids)}")
         blocks, offsets = self._places(known, share.first, end)
-        for layer, cache in enumerate(self._cache):
-            cache[blocks, offsets] = _values(token_ids, share.first, layer)
+        self._cache[layer, blocks, offsets] = _values(token_ids, share.first, layer)
 
-    def _sample(self, share: ScheduledTokens) -> SampledToken:
+    def _next_id(self, share: ScheduledTokens) -> int:
         known = self._known[share.request_id]
         end = share.first + share.num_tokens
         assert end == len(known.prompt_ids) + len(known.output_ids), "not the last token"
         blocks, offsets = self._places(known, 0, end)
-        known.output_ids.append(_next_token([cache[blocks, offsets] for cache in self._cache]))
+        return _next_token([cache[blocks, offsets] for cache in self._cache])
+
+    def _take(self, share: ScheduledTokens, token_id: int) -> SampledToken:
+        known = self._known[share.request_id]
+        known.output_ids.append(token_id)
         finish = _finish(known.output_ids, known.sampling)
-        return SampledToken(share.request_id, known.output_ids[-1], finish)
+        return SampledToken(share.request_id, token_id, finish)
 
     def _places(
         self, known: _Known, first: int, end: int

@@ -101,7 +101,9 @@ class Generator:
         collector.token_ids = []
         moved_bytes, transfer_ns = driver.moved_bytes, driver.transfer_ns
         hashes = block_hashes(prompt_ids, self._block_size)
-        request = GenerateRequest(self._num_requests, tuple(prompt_ids), sampling, hashes)
+        request = GenerateRequest(
+            self._num_requests, tuple(prompt_ids), sampling, hashes, hash_key=b""
+        )
         self._num_requests += 1
         self._cluster.loop.submit(request)
         record, finish = self._wait()

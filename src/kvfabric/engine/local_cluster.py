@@ -76,11 +76,11 @@ class LocalCluster:
             on_error: called by the loop's thread with what ended it; nothing more will come.
             check: assert every invariant after every instant (slow).
         """
-        self._hello = Hello("local", settings.num_blocks, block_bytes, "")
+        self._hello = Hello("local", settings.num_blocks, block_bytes, "", limits, num_layers)
         self.block_bytes, self.limits = block_bytes, limits
-        self._fabric = LocalFabric(num_layers)
+        self._fabric = LocalFabric()
         self.loop = ControlLoop(
-            coordinator_of(settings, block_bytes),
+            coordinator_of(settings, block_bytes, num_layers),
             schedulers_of(settings),
             sink,
             log=log,

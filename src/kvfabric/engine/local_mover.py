@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvfabric.engine.executor_port import Executor
 from kvfabric.engine.messages import TransferDone
+from kvfabric.engine.transport.port import Piece
 from kvfabric.engine.worker import Tell
 
 
@@ -15,7 +16,7 @@ class _Half:
     """One side of a transfer."""
 
     executor: Executor
-    block_ids: tuple[int, ...]
+    pieces: tuple[Piece, ...]
     tell: Tell
     owner: "LocalMover"
 
@@ -23,9 +24,8 @@ class _Half:
 class LocalFabric:
     """Joins the two sides of every transfer; whoever comes first waits."""
 
-    def __init__(self, num_layers: int) -> None:
+    def __init__(self) -> None:
         """Start with nothing under way."""
-        self._num_layers = num_layers
         self._lock = threading.Lock()
         self._sources: dict[int, _Half] = {}
         self._destinations: dict[int, _Half] = {}
@@ -69,8 +69,9 @@ class LocalFabric:
             destination = self._destinations.pop(transfer_id, None)
             if source is None or destination is None:
                 return  # cancelled
-            data = source.executor.read_blocks(source.block_ids, 0, self._num_layers)
-            destination.executor.write_blocks(destination.block_ids, 0, self._num_layers, data)
+            for read, written in zip(source.pieces, destination.pieces, strict=True):
+                data = source.executor.read_blocks(*read)
+                destination.executor.write_blocks(*written, data)
         destination.tell(TransferDone(transfer_id))
 
     def close(self) -> None:
@@ -87,17 +88,17 @@ class LocalMover:
         self._executor = executor
         self._tell = tell
 
-    def send(self, transfer_id: int, peer: str, block_ids: Sequence[int]) -> None:
+    def send(self, transfer_id: int, peer: str, pieces: Sequence[Piece]) -> None:
         """Begin to send blocks."""
         del peer
-        self._fabric.add_source(transfer_id, self._half(block_ids))
+        self._fabric.add_source(transfer_id, self._half(pieces))
 
-    def expect(self, transfer_id: int, block_ids: Sequence[int]) -> None:
+    def expect(self, transfer_id: int, pieces: Sequence[Piece]) -> None:
         """Let a transfer write to blocks."""
-        self._fabric.add_destination(transfer_id, self._half(block_ids))
+        self._fabric.add_destination(transfer_id, self._half(pieces))
 
-    def _half(self, block_ids: Sequence[int]) -> _Half:
-        return _Half(self._executor, tuple(block_ids), self._tell, self)
+    def _half(self, pieces: Sequence[Piece]) -> _Half:
+        return _Half(self._executor, tuple(pieces), self._tell, self)
 
     def cancel(self, transfer_id: int) -> None:
         """Stop a transfer."""

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from kvfabric.engine.admission import Limits
 from kvfabric.engine.executor_port import EngineStep, StepOutput
+from kvfabric.engine.transport.port import Piece
 
 
 class SendBlocks(NamedTuple):
@@ -12,19 +13,19 @@ class SendBlocks(NamedTuple):
     Attributes:
         transfer_id: names the transfer on both sides; the sender knows no other address.
         peer: data address of the receiver, from its ``Hello``.
-        block_ids: in the order of the prompt.
+        pieces: blocks in the order of the prompt, of some layers each.
     """
 
     transfer_id: int
     peer: str
-    block_ids: tuple[int, ...]
+    pieces: tuple[Piece, ...]
 
 
 class ExpectBlocks(NamedTuple):
-    """Write what a transfer brings into these blocks, as many as the sender sends."""
+    """Write what a transfer brings into these blocks: pieces as the sender's, with other blocks."""
 
     transfer_id: int
-    block_ids: tuple[int, ...]
+    pieces: tuple[Piece, ...]
 
 
 class CancelBlocks(NamedTuple):
@@ -37,7 +38,13 @@ class Stop(NamedTuple):
     """End the worker."""
 
 
-ToWorker = EngineStep | SendBlocks | ExpectBlocks | CancelBlocks | Stop
+class Refused(NamedTuple):
+    """The worker does not fit to the others; it ends after this."""
+
+    reason: str
+
+
+ToWorker = EngineStep | SendBlocks | ExpectBlocks | CancelBlocks | Stop | Refused
 
 
 class Hello(NamedTuple):
@@ -49,6 +56,7 @@ class Hello(NamedTuple):
         block_bytes: KV bytes of one block, all layers.
         address: where other workers reach it with KV blocks.
         limits: of the model; None if there are none that matter.
+        num_layers: of its KV cache.
     """
 
     model: str
@@ -56,6 +64,13 @@ class Hello(NamedTuple):
     block_bytes: int
     address: str
     limits: Limits | None = None
+    num_layers: int = 1
+
+
+class LayersComputed(NamedTuple):
+    """The KV cache of the step that runs is there in the first so many layers."""
+
+    num_layers: int
 
 
 class TransferDone(NamedTuple):
@@ -77,4 +92,4 @@ class WorkerFailed(NamedTuple):
     reason: str
 
 
-FromWorker = Hello | StepOutput | TransferDone | TransferFailed | WorkerFailed
+FromWorker = Hello | LayersComputed | StepOutput | TransferDone | TransferFailed | WorkerFailed

@@ -1,6 +1,5 @@
 """A cluster of worker processes on one host, each behind a socket pair, KV blocks over sockets."""
 
-import contextlib
 import secrets
 import socket
 import subprocess
@@ -10,30 +9,26 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Self
 
 from kvfabric.engine.cluster_settings import ClusterSettings, coordinator_of, schedulers_of
 from kvfabric.engine.control_loop import ControlLoop
 from kvfabric.engine.decision_log import DecisionLog
 from kvfabric.engine.executor_spec import ExecutorSpec
+from kvfabric.engine.links import SocketLink, WorkerStartError
 from kvfabric.engine.loop_thread import LoopThread
-from kvfabric.engine.messages import FromWorker, Hello, Stop, ToWorker, WorkerFailed
+from kvfabric.engine.messages import Stop
 from kvfabric.engine.token_streams import OutputSink
-from kvfabric.engine.wire import MessageSocket, WireError, decode_from_worker
 from kvfabric.engine.worker_main import WorkerProcessSettings
-from kvfabric.errors import KvfabricError
+
+__all__ = ["ProcessCluster", "ProcessLink", "WorkerStartError"]
 
 _EXIT_S = 10.0
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 30.0
 
 
-class WorkerStartError(KvfabricError):
-    """A worker process ended before it was ready."""
-
-
-class ProcessLink:
-    """The way to a worker process; a thread writes what is sent, another reads."""
+class ProcessLink(SocketLink):
+    """The way to a worker process of this host."""
 
     def __init__(self, settings: WorkerProcessSettings) -> None:
         """Start the process; ``wait_hello`` waits until it is ready."""
@@ -43,55 +38,11 @@ class ProcessLink:
             self.process = subprocess.Popen(  # noqa: S603 - ourselves
                 [*command, settings.to_json()], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
             )
-        self._socket = MessageSocket(ours)
-        self._outbox: SimpleQueue[ToWorker | None] = SimpleQueue()
-        self._writer = threading.Thread(target=self._write_all, name="to-worker", daemon=True)
-        self._reader: threading.Thread | None = None
+        super().__init__(ours)
         self._is_closed = False
-        self._writer.start()
 
-    def wait_hello(self) -> Hello:
-        """Wait until the worker is ready.
-
-        Raises:
-            WorkerStartError: it failed.
-        """
-        body = self._socket.read()
-        message = None if body is None else decode_from_worker(body)
-        match message:
-            case Hello():
-                return message
-            case WorkerFailed(reason):
-                raise WorkerStartError(reason)
-            case _:
-                code = self.process.wait(_EXIT_S)
-                raise WorkerStartError(f"a worker process ended with exit code {code}")
-
-    def start_reading(
-        self, receive: Callable[[FromWorker], None], lose: Callable[[str], None]
-    ) -> None:
-        """Hand on what the worker says, and that it has gone."""
-
-        def read_all() -> None:
-            try:
-                while (body := self._socket.read()) is not None:
-                    receive(decode_from_worker(body))
-            except WireError as error:
-                lose(f"it says {error}")
-                return
-            lose("its connection has ended")
-
-        self._reader = threading.Thread(target=read_all, name="from-worker", daemon=True)
-        self._reader.start()
-
-    def post(self, message: ToWorker) -> None:
-        """Put a message in the queue."""
-        self._outbox.put(message)
-
-    def _write_all(self) -> None:
-        with contextlib.suppress(OSError):  # the reader notices that the worker has gone
-            while (message := self._outbox.get()) is not None:
-                self._socket.send(message)
+    def _why_silent(self) -> str:
+        return f"a worker process ended with exit code {self.process.wait(_EXIT_S)}"
 
     def close(self) -> None:
         """Let the worker end by itself, if it still can; ``join`` sees to it."""
@@ -111,12 +62,7 @@ class ProcessLink:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._outbox.put(None)
-        self._socket.shutdown()
-        self._writer.join()
-        if self._reader is not None:
-            self._reader.join()
-        self._socket.close()
+        self.end_threads()
 
 
 class ProcessCluster:
@@ -171,7 +117,7 @@ class ProcessCluster:
         self.block_bytes = hellos[0].block_bytes
         self.limits = hellos[0].limits
         self.loop = ControlLoop(
-            coordinator_of(settings, self.block_bytes),
+            coordinator_of(settings, self.block_bytes, hellos[0].num_layers),
             schedulers_of(settings),
             sink,
             log=log,
@@ -191,6 +137,7 @@ class ProcessCluster:
             listen_on=f"unix:{path}",
             cluster=self._cluster,
             transfer_timeout_ns=2 * self._settings.handoff_deadline_ns,
+            transport=self._settings.kv_transport,
         )
         return ProcessLink(process)
 

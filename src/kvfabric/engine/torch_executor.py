@@ -8,14 +8,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from kvfabric.engine import compiled_decoder
 from kvfabric.engine.attention import PagedAttention
-from kvfabric.engine.decoder import Decoder
+from kvfabric.engine.decoder import Attention, Decoder
 from kvfabric.engine.detokenizer import Detokenizer, StopTexts
 from kvfabric.engine.executor_port import (
     EngineStep,
     FinishReason,
     NewRequest,
+    Reached,
     SampledToken,
     ScheduledTokens,
     StepOutput,
@@ -23,6 +26,7 @@ from kvfabric.engine.executor_port import (
 from kvfabric.engine.int8_kv import Int8KvTensors
 from kvfabric.engine.kv_layout import KvLayout
 from kvfabric.engine.kv_tensors import KvTensors, PlainKvTensors
+from kvfabric.engine.layer_reports import ReportingAttention
 from kvfabric.engine.model_spec import ModelSpec
 from kvfabric.engine.sampler import Draw, sample
 from kvfabric.engine.step_batch import BatchBuilder, Ids, RequestShare
@@ -46,6 +50,7 @@ class TorchExecutor:
         block_size: int,
         kv_dtype: str | None = None,
         decode_text: Callable[[Sequence[int]], str] | None = None,
+        compiled: bool | None = None,
     ) -> None:
         """Allocate the KV cache beside the weights.
 
@@ -56,6 +61,7 @@ class TorchExecutor:
             block_size: tokens per block.
             kv_dtype: ``int8`` stores K and V in 8 bits; None in the weights' dtype.
             decode_text: the tokenizer's decoding; needed for stop texts only.
+            compiled: decode with compiled kernels where they can; None: where they pay.
         """
         dtype, device = weights.embedding.dtype, weights.embedding.device
         own_dtype = str(dtype).removeprefix("torch.")
@@ -75,11 +81,13 @@ class TorchExecutor:
             self.kv = PlainKvTensors(layout, num_blocks, device)
         self._decoder, self._device, self._decode_text = Decoder(spec, weights), device, decode_text
         self._batches = BatchBuilder(block_size, spec.num_kv_heads * spec.head_dim, dtype, device)
+        wanted = compiled_decoder.pays(weights) if compiled is None else compiled
+        self._compiled = compiled_decoder.decoder_for(spec, weights, self.kv) if wanted else None
         self._requests: dict[int, _Request] = {}
 
     @torch.inference_mode()
-    def run(self, step: EngineStep) -> StepOutput:
-        """Compute a step.
+    def run(self, step: EngineStep, reached: Reached | None = None) -> StepOutput:
+        """Compute a step; ``reached`` is called on the way, see ``Executor``.
 
         Raises:
             ConfigError: a request has stop texts and the executor no tokenizer.
@@ -93,31 +101,46 @@ class TorchExecutor:
             )
         for scheduled in step.scheduled:
             self._requests[scheduled.request_id].extend_table(scheduled)
-        tokens = self._compute(step.scheduled) if step.scheduled else ()
+        tokens = self._compute(step, reached) if step.scheduled else ()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return StepOutput(tokens, time.perf_counter_ns() - start_ns)
 
-    def _compute(self, scheduled: Sequence[ScheduledTokens]) -> tuple[SampledToken, ...]:
+    def _compute(self, step: EngineStep, reached: Reached | None) -> tuple[SampledToken, ...]:
         # Decodes first, by falling context; the output goes back to the order of the step.
-        order = sorted(scheduled, key=lambda part: (part.num_tokens > 1, -part.first))
-        batch = self._batches.build([self._requests[p.request_id].share(p) for p in order])
-        attention = PagedAttention(self.kv, batch)
-        hidden = self._decoder.hidden(batch.token_ids, batch.positions, attention)
-        ends = np.cumsum([part.num_tokens for part in order]) - 1
-        samples = [(part, int(end)) for part, end in zip(order, ends, strict=True) if part.samples]
-        if not samples:
+        order = sorted(step.scheduled, key=lambda part: (part.num_tokens > 1, -part.first))
+        sampled, logits = self._logits(order, step.layer_ends, reached)
+        if logits is None:
             return ()
-        if len(samples) < hidden.shape[0]:
-            hidden = hidden[torch.tensor([end for _, end in samples], device=self._device)]
-        draws = [self._requests[part.request_id].next_draw() for part, _ in samples]
-        ids = sample(self._decoder.logits(hidden), draws)
-        id_by_request = {part.request_id: i for (part, _), i in zip(samples, ids, strict=True)}
+        draws = [self._requests[part.request_id].next_draw() for part in sampled]
+        ids = sample(logits, draws)
+        id_by_request = {part.request_id: i for part, i in zip(sampled, ids, strict=True)}
         return tuple(
             self._requests[part.request_id].take(id_by_request[part.request_id])
-            for part in scheduled
+            for part in step.scheduled
             if part.samples
         )
+
+    def _logits(
+        self, order: Sequence[ScheduledTokens], layer_ends: Sequence[int], reached: Reached | None
+    ) -> tuple[list[ScheduledTokens], Tensor | None]:
+        """Return the parts that sample and their logits, a row each; None without any."""
+        shares = [self._requests[part.request_id].share(part) for part in order]
+        decodes_only = all(part.num_tokens == 1 and part.samples for part in order)
+        if self._compiled is not None and decodes_only and not layer_ends:
+            return list(order), self._compiled.logits(shares)
+        batch = self._batches.build(shares)
+        attention: Attention = PagedAttention(self.kv, batch)
+        if layer_ends and reached is not None:
+            attention = ReportingAttention(attention, layer_ends, reached)
+        hidden = self._decoder.hidden(batch.token_ids, batch.positions, attention)
+        ends = np.cumsum([part.num_tokens for part in order]) - 1
+        rows = [int(end) for part, end in zip(order, ends, strict=True) if part.samples]
+        if not rows:
+            return [], None
+        if len(rows) < hidden.shape[0]:
+            hidden = hidden[torch.tensor(rows, device=self._device)]
+        return [part for part in order if part.samples], self._decoder.logits(hidden)
 
     def read_blocks(self, block_ids: Sequence[int], first_layer: int, end_layer: int) -> memoryview:
         """Return the KV cache of whole blocks of some layers, as bytes in wire order."""

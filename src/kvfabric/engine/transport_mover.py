@@ -31,23 +31,19 @@ def report_to(tell: Tell) -> Report:
 
 
 class TransportMover:
-    """Implements ``worker.BlockMover``; a transfer is one piece of all layers."""
+    """Implements ``worker.BlockMover``."""
 
-    def __init__(self, transport: KvTransport, num_layers: int) -> None:
+    def __init__(self, transport: KvTransport) -> None:
         """Take over a transport."""
         self._transport = transport
-        self._num_layers = num_layers
 
-    def send(self, transfer_id: int, peer: str, block_ids: Sequence[int]) -> None:
+    def send(self, transfer_id: int, peer: str, pieces: Sequence[Piece]) -> None:
         """Begin to send blocks."""
-        self._transport.send(transfer_id, peer, [self._piece(block_ids)])
+        self._transport.send(transfer_id, peer, pieces)
 
-    def expect(self, transfer_id: int, block_ids: Sequence[int]) -> None:
+    def expect(self, transfer_id: int, pieces: Sequence[Piece]) -> None:
         """Let a transfer write to blocks."""
-        self._transport.expect(transfer_id, [self._piece(block_ids)])
-
-    def _piece(self, block_ids: Sequence[int]) -> Piece:
-        return Piece(tuple(block_ids), 0, self._num_layers)
+        self._transport.expect(transfer_id, pieces)
 
     def cancel(self, transfer_id: int) -> None:
         """Stop a transfer."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 from kvfabric.engine.admission import Limits
 from kvfabric.engine.executor_port import (
     EngineStep,
+    FailedRequest,
     FinishReason,
     NewRequest,
     SampledToken,
@@ -28,6 +29,8 @@ from kvfabric.engine.messages import (
     ExpectBlocks,
     FromWorker,
     Hello,
+    LayersComputed,
+    Refused,
     SendBlocks,
     Stop,
     ToWorker,
@@ -35,6 +38,7 @@ from kvfabric.engine.messages import (
     TransferFailed,
     WorkerFailed,
 )
+from kvfabric.engine.transport.port import Piece
 
 MAX_MESSAGE_BYTES: Final = 64 << 20
 _LENGTH: Final = struct.Struct("<I")
@@ -81,8 +85,21 @@ def _scheduled(fields: list[Any]) -> ScheduledTokens:
 
 
 def _step(fields: list[Any]) -> EngineStep:
-    new, scheduled, gone = fields
-    return EngineStep(tuple(map(_new, new)), tuple(map(_scheduled, scheduled)), tuple(gone))
+    new, scheduled, gone, layer_ends = fields
+    return EngineStep(
+        tuple(map(_new, new)), tuple(map(_scheduled, scheduled)), tuple(gone), tuple(layer_ends)
+    )
+
+
+def _pieces(fields: list[Any]) -> tuple[Piece, ...]:
+    return tuple(Piece(tuple(block_ids), first, end) for block_ids, first, end in fields)
+
+
+def _output(fields: list[Any]) -> StepOutput:
+    tokens, duration_ns, failed = fields
+    return StepOutput(
+        tuple(map(_sampled, tokens)), duration_ns, tuple(FailedRequest(*one) for one in failed)
+    )
 
 
 def _sampled(fields: list[Any]) -> SampledToken:
@@ -91,9 +108,9 @@ def _sampled(fields: list[Any]) -> SampledToken:
 
 
 def _hello(fields: list[Any]) -> Hello:
-    model, num_blocks, block_bytes, address, limits = fields
+    model, num_blocks, block_bytes, address, limits, num_layers = fields
     known = None if limits is None else Limits(*limits)
-    return Hello(model, num_blocks, block_bytes, address, known)
+    return Hello(model, num_blocks, block_bytes, address, known, num_layers)
 
 
 _Decoders = Mapping[str, Callable[[list[Any]], Any]]
@@ -101,16 +118,18 @@ _Decoders = Mapping[str, Callable[[list[Any]], Any]]
 _TO_WORKER: Final[_Decoders] = MappingProxyType(
     {
         "EngineStep": _step,
-        "SendBlocks": lambda fields: SendBlocks(fields[0], fields[1], tuple(fields[2])),
-        "ExpectBlocks": lambda fields: ExpectBlocks(fields[0], tuple(fields[1])),
+        "SendBlocks": lambda fields: SendBlocks(fields[0], fields[1], _pieces(fields[2])),
+        "ExpectBlocks": lambda fields: ExpectBlocks(fields[0], _pieces(fields[1])),
         "CancelBlocks": lambda fields: CancelBlocks(*fields),
         "Stop": lambda fields: Stop(*fields),
+        "Refused": lambda fields: Refused(*fields),
     }
 )
 _FROM_WORKER: Final[_Decoders] = MappingProxyType(
     {
         "Hello": _hello,
-        "StepOutput": lambda fields: StepOutput(tuple(map(_sampled, fields[0])), fields[1]),
+        "LayersComputed": lambda fields: LayersComputed(*fields),
+        "StepOutput": _output,
         "TransferDone": lambda fields: TransferDone(*fields),
         "TransferFailed": lambda fields: TransferFailed(*fields),
         "WorkerFailed": lambda fields: WorkerFailed(*fields),

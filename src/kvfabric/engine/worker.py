@@ -6,15 +6,19 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from kvfabric.engine.executor_port import EngineStep, Executor
+from kvfabric.engine.isolation import run_isolated
 from kvfabric.engine.messages import (
     CancelBlocks,
     ExpectBlocks,
     FromWorker,
+    LayersComputed,
+    Refused,
     SendBlocks,
     Stop,
     ToWorker,
     WorkerFailed,
 )
+from kvfabric.engine.transport.port import Piece
 
 Tell = Callable[[FromWorker], None]
 """Passes a message to the control; may be called by any thread."""
@@ -23,11 +27,11 @@ Tell = Callable[[FromWorker], None]
 class BlockMover(Protocol):
     """Moves KV blocks between this worker and others, and tells the control how that went."""
 
-    def send(self, transfer_id: int, peer: str, block_ids: Sequence[int]) -> None:
+    def send(self, transfer_id: int, peer: str, pieces: Sequence[Piece]) -> None:
         """Begin to send blocks to a peer, by its address."""
         ...
 
-    def expect(self, transfer_id: int, block_ids: Sequence[int]) -> None:
+    def expect(self, transfer_id: int, pieces: Sequence[Piece]) -> None:
         """Let a transfer write to blocks."""
         ...
 
@@ -62,13 +66,13 @@ class Worker:
         match message:
             case EngineStep():
                 self._steps.put(message)
-            case SendBlocks(transfer_id, peer, block_ids):
-                self._mover.send(transfer_id, peer, block_ids)
-            case ExpectBlocks(transfer_id, block_ids):
-                self._mover.expect(transfer_id, block_ids)
+            case SendBlocks(transfer_id, peer, pieces):
+                self._mover.send(transfer_id, peer, pieces)
+            case ExpectBlocks(transfer_id, pieces):
+                self._mover.expect(transfer_id, pieces)
             case CancelBlocks(transfer_id):
                 self._mover.cancel(transfer_id)
-            case Stop():
+            case Stop() | Refused():
                 self.stop()
 
     def stop(self) -> None:
@@ -83,8 +87,11 @@ class Worker:
     def _run_steps(self) -> None:
         while (step := self._steps.get()) is not None:
             try:
-                output = self._executor.run(step)
+                output = run_isolated(self._executor, step, self._reached)
             except Exception as error:  # noqa: BLE001 - whatever it is, the control must know
                 self._tell(WorkerFailed(f"a step failed: {error!r}"))
                 return
             self._tell(output)
+
+    def _reached(self, num_layers: int) -> None:
+        self._tell(LayersComputed(num_layers))

@@ -13,11 +13,11 @@ import sys
 from dataclasses import asdict, dataclass
 
 from kvfabric.engine.executor_spec import ExecutorSpec, MadeExecutor, make_executor
-from kvfabric.engine.messages import FromWorker, Hello, Stop, WorkerFailed
+from kvfabric.engine.messages import FromWorker, Hello, Refused, Stop, WorkerFailed
 from kvfabric.engine.transport.block_memory import CopiedBlocks
+from kvfabric.engine.transport.choose import SOCKETS, make_transport
 from kvfabric.engine.transport.handshake import Identity
-from kvfabric.engine.transport.port import Deadlines
-from kvfabric.engine.transport.socket_transport import SocketTransport
+from kvfabric.engine.transport.port import Deadlines, KvTransport
 from kvfabric.engine.transport_mover import TransportMover, report_to
 from kvfabric.engine.wire import MessageSocket, WireError, decode_to_worker
 from kvfabric.engine.worker import Worker
@@ -33,12 +33,14 @@ class WorkerProcessSettings:
         listen_on: where it takes KV blocks, see ``transport.address``.
         cluster: name that all workers of the cluster share.
         transfer_timeout_ns: until a transfer fails.
+        transport: name for ``transport.choose``.
     """
 
     executor: dict[str, object]
     listen_on: str
     cluster: str
     transfer_timeout_ns: int
+    transport: str = SOCKETS
 
     def to_json(self) -> str:
         """Return the text for the command line."""
@@ -54,7 +56,7 @@ class WorkerProcess:
         spec = ExecutorSpec(**settings.executor)  # type: ignore[arg-type]
         made = make_executor(spec)
         transport = self._transport(made, settings)
-        mover = TransportMover(transport, made.layout.num_layers)
+        mover = TransportMover(transport)
         self._worker = Worker(made.executor, mover, self._tell)
         self._tell(
             Hello(
@@ -63,12 +65,14 @@ class WorkerProcess:
                 made.layout.block_bytes,
                 transport.address,
                 made.limits,
+                made.layout.num_layers,
             )
         )
 
-    def _transport(self, made: MadeExecutor, settings: WorkerProcessSettings) -> SocketTransport:
+    def _transport(self, made: MadeExecutor, settings: WorkerProcessSettings) -> KvTransport:
         timeout_ns = settings.transfer_timeout_ns
-        return SocketTransport(
+        return make_transport(
+            settings.transport,
             Identity(model=made.model, layout=made.layout, cluster=settings.cluster),
             CopiedBlocks(made.executor, made.layout),
             report_to(self._tell),
@@ -80,15 +84,18 @@ class WorkerProcess:
         with contextlib.suppress(OSError):  # without control the reading end stops everything
             self._control.send(message)
 
-    def run(self) -> None:
-        """Handle messages until told to stop, or until the control has gone."""
-        while (body := self._control.read()) is not None:
+    def run(self) -> Stop | Refused | None:
+        """Handle messages until told to stop; return what told it, None if the control has gone."""
+        last: Stop | Refused | None = None
+        while last is None and (body := self._control.read()) is not None:
             message = decode_to_worker(body)
-            if isinstance(message, Stop):
-                break
-            self._worker.handle(message)
+            if isinstance(message, Stop | Refused):
+                last = message
+            else:
+                self._worker.handle(message)
         self._worker.stop()
         self._worker.join()
+        return last
 
 
 def main() -> None:

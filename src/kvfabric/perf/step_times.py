@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from kvfabric.errors import ConfigError
 from kvfabric.perf.curve import FS_PER_NS
 from kvfabric.perf.joint_attention import DecodeBatch
+from kvfabric.perf.transfer_times import TransferTimes
 from kvfabric.protocol.provenance import Source
 from kvfabric.protocol.step import StepShape
 
@@ -34,6 +35,7 @@ class StepTimes:
         prefill_ns: by chunk, then history.
         control_ns: from the end of a step to the start of the next, where nothing waits.
         source: which machine, model and dtype.
+        transfers: of KV cache between two workers, if that was measured.
     """
 
     batches: tuple[int, ...]
@@ -44,6 +46,7 @@ class StepTimes:
     prefill_ns: tuple[tuple[int, ...], ...]
     control_ns: int
     source: Source
+    transfers: TransferTimes | None = None
 
     def __post_init__(self) -> None:
         """Refuse grids with holes, and axes that do not ascend."""

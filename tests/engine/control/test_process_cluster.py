@@ -55,6 +55,27 @@ def test_prefill_and_decode_processes_give_the_right_tokens(handoff: HandoffMode
     assert cluster.loop.failures == []
 
 
+@pytest.mark.parametrize("name", ["nixl", "mooncake"])
+def test_kv_cache_moves_by_other_transports(name: str) -> None:
+    module = {"nixl": "nixl_cu12", "mooncake": "mooncake"}[name]
+    pytest.importorskip(module, reason=f"{module} is not installed")
+    outputs = Outputs()
+    asked = [request(i, range(7 * i, 7 * i + 20 + i), 8) for i in range(10)]
+    settings: dict[str, Any] = {"handoff": HandoffMode.LAYER_WISE, "num_layer_groups": 2}
+    with process_cluster(outputs, num_decode=1, kv_transport=name, **settings) as cluster:
+        for one in asked:
+            cluster.loop.submit(one)
+        outputs.wait_ended(len(asked))
+        outputs.wait(lambda: cluster.loop.driver.num_held_blocks == 0)
+    assert_right(outputs, asked)
+    assert cluster.loop.failures == []
+
+
+def test_a_transport_that_is_not_there_is_named() -> None:
+    with pytest.raises(WorkerStartError, match="KV transport 'pigeon'"):
+        process_cluster(Outputs(), num_decode=1, kv_transport="pigeon")
+
+
 def test_killed_workers_come_back_and_their_requests_run_elsewhere() -> None:
     outputs = Outputs()
     settings: dict[str, Any] = {"num_prefill": 2, "num_decode": 2, "max_restarts": 5}

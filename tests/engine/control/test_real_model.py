@@ -26,6 +26,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "few blocks": {"num_blocks": 31},
     "2 + 2": {"num_prefill": 2, "num_decode": 2},
     "streamed": {"num_decode": 1, "handoff": HandoffMode.LAYER_WISE},
+    "layer by layer": {
+        "num_decode": 1,
+        "handoff": HandoffMode.LAYER_WISE,
+        "num_layer_groups": 2,
+    },
 }
 SAMPLING = Sampling(12, ignore_eos=True)
 

@@ -24,6 +24,12 @@ SHAPES: dict[str, dict[str, Any]] = {
     "2 + 2": {"num_prefill": 2, "num_decode": 2},
     "decode first": {"num_decode": 1, "reservation": Reservation.DECODE_FIRST},
     "streamed": {"num_decode": 2, "handoff": HandoffMode.LAYER_WISE, "num_blocks": 40},
+    "layer groups": {
+        "num_prefill": 2,
+        "num_decode": 2,
+        "handoff": HandoffMode.LAYER_WISE,
+        "num_layer_groups": 2,
+    },
 }
 
 

@@ -30,6 +30,12 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_blocks": 40,
     },
     "streamed": {"num_prefill": 2, "num_decode": 2, "handoff": HandoffMode.LAYER_WISE},
+    "layer groups": {
+        "num_prefill": 2,
+        "num_decode": 2,
+        "handoff": HandoffMode.LAYER_WISE,
+        "num_layer_groups": 2,
+    },
 }
 
 
@@ -117,7 +123,7 @@ def test_a_stalled_transfer_ends_by_its_deadline(on_expiry: OnExpiry) -> None:
 
 
 @pytest.mark.parametrize("on_expiry", OnExpiry)
-@pytest.mark.parametrize("shape", ["2 + 2", "decode first", "streamed"])
+@pytest.mark.parametrize("shape", ["2 + 2", "decode first", "streamed", "layer groups"])
 def test_a_transfer_that_fails_ends_at_once_and_only_its_request_knows(
     shape: str, on_expiry: OnExpiry
 ) -> None:
@@ -131,7 +137,7 @@ def test_a_transfer_that_fails_ends_at_once_and_only_its_request_knows(
         for one in asked:
             cluster.loop.submit(one)
         while len(outputs.ends) < len(asked):
-            for transfer_id in list(cluster.loop.driver._transfers._moving)[:1]:
+            for transfer_id in list(cluster.loop.driver._blocks._moving)[:1]:
                 side = random.choice([0, 3])
                 failed = TransferFailed(transfer_id, "cut")
                 cluster.loop.receive(side, cluster._links[side], failed)

@@ -147,3 +147,21 @@ def test_what_does_not_finish_in_time_is_told_so(is_stream: bool) -> None:
         assert answers[0].status_code == (200 if is_stream else 503)
         server.thread.join(10)
     assert backend.cancelled == [0]
+
+
+def test_more_than_may_wait_are_sent_away_until_there_is_room() -> None:
+    backend = EchoBackend(pace_s=0.01)
+    body = _BODY | {"max_tokens": 150, "n": 3}
+    large = json.dumps(_BODY | {"max_tokens": 1, "n": 9}).encode()
+    with serving(backend, max_open=4) as server:
+        slow = threading.Thread(target=_post, args=(server, json.dumps(body).encode()))
+        slow.start()
+        wait_until(lambda: len(backend.running) == 3)
+        refused = _post(server, json.dumps(_BODY | {"n": 2}).encode())
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "1"
+        assert refused.json()["error"]["code"] == "overloaded"
+        assert _post(server, large).status_code == 503
+        assert _post(server, json.dumps(_BODY | {"max_tokens": 1}).encode()).status_code == 200
+        slow.join()
+        assert _post(server, large).status_code == 200  # more than may wait, but alone

@@ -141,7 +141,11 @@ class ClusterBackend:
         request_id = next(self._request_ids)
         hashes = block_hashes(prompt_ids, self._block_size, key=self._hash_key)
         self._relay.register(request_id, len(prompt_ids), receiver)
-        self._loop.submit(GenerateRequest(request_id, tuple(prompt_ids), sampling, hashes))
+        self._loop.submit(
+            GenerateRequest(
+                request_id, tuple(prompt_ids), sampling, hashes, hash_key=self._hash_key
+            )
+        )
         return request_id
 
     def cancel(self, request_id: int) -> None:

@@ -20,6 +20,7 @@ class ApiError(Exception):
         kind: str = "invalid_request_error",
         param: str | None = None,
         code: str | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
         """Describe the error.
 
@@ -29,10 +30,12 @@ class ApiError(Exception):
             kind: the API's ``type``.
             param: field of the request it is about.
             code: for programs, such as ``context_length_exceeded``.
+            retry_after_s: when the same request may be taken.
         """
         super().__init__(message)
         self.message, self.status = message, status
         self.kind, self.param, self.code = kind, param, code
+        self.retry_after_s = retry_after_s
 
     def body(self) -> dict[str, Any]:
         """Return the body."""
@@ -47,7 +50,9 @@ class ApiError(Exception):
 
     def response(self) -> JSONResponse:
         """Return the answer."""
-        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else None
+        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        if self.retry_after_s is not None:
+            headers["Retry-After"] = str(self.retry_after_s)
         return JSONResponse(self.body(), self.status, headers)
 
 
@@ -87,3 +92,14 @@ def unknown_model(asked: str, served: str) -> ApiError:
 def server_error(message: str, *, status: int = 500, code: str | None = None) -> ApiError:
     """Return an error that is not the client's fault."""
     return ApiError(message, status=status, kind="server_error", code=code)
+
+
+def too_many(num_open: int) -> ApiError:
+    """Return the error of a request that would wait behind too many others."""
+    return ApiError(
+        f"{num_open} outputs run or wait already; try again later.",
+        status=503,
+        kind="server_error",
+        code="overloaded",
+        retry_after_s=1,
+    )

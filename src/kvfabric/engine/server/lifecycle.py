@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from kvfabric.engine.server.errors import ApiError, server_error
+from kvfabric.engine.server.errors import ApiError, server_error, too_many
 from kvfabric.engine.server.outputs import RequestOutputs
 
 _LAST_WORDS_S = 2  # for error bodies to reach clients after the deadline
@@ -23,9 +23,11 @@ def _shutting_down() -> ApiError:
 class Lifecycle:
     """Knows the requests that run, and whether new ones are taken."""
 
-    def __init__(self) -> None:
-        """Take requests."""
+    def __init__(self, max_open: int | None = None) -> None:
+        """Take requests, while less than ``max_open`` outputs run or wait."""
         self._running: set[RequestOutputs] = set()
+        self._max_open = max_open
+        self._num_open = 0
         self.is_draining = False
 
     def admit(self) -> None:
@@ -35,13 +37,21 @@ class Lifecycle:
 
     @contextlib.contextmanager
     def running(self, outputs: RequestOutputs) -> Iterator[None]:
-        """Count a request as running while in this context; refuse it when draining."""
+        """Count a request as running while in this context; refuse it when draining or full.
+
+        A request of more outputs than may be open is taken when nothing else is.
+        """
         self.admit()
+        num_open = self._num_open + outputs.num_outputs
+        if self._max_open is not None and self._num_open and num_open > self._max_open:
+            raise too_many(self._num_open)
+        self._num_open = num_open
         self._running.add(outputs)
         try:
             yield
         finally:
             self._running.discard(outputs)
+            self._num_open -= outputs.num_outputs
 
     async def drain(self, deadline_s: float) -> None:
         """Take no more requests; fail those that still run after ``deadline_s``."""

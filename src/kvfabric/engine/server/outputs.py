@@ -109,6 +109,11 @@ class RequestOutputs:
         self._failure: ApiError | None = None
         self.usage = Usage(sum(len(prompt) for prompt in prompts))
 
+    @property
+    def num_outputs(self) -> int:
+        """Return how many outputs there are, of all prompts."""
+        return len(self._prompts) * self._num_outputs
+
     async def __aenter__(self) -> Self:
         """Start all outputs."""
         for i, (prompt, sampling) in enumerate(zip(self._prompts, self._sampling, strict=True)):

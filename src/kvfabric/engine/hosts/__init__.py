@@ -1,0 +1,1 @@
+"""Workers on other hosts: how they join a cluster, and the cluster of those that did."""

@@ -1,0 +1,61 @@
+"""A Unix socket between two workers that can be cut, or stop to pass anything on, at some byte."""
+
+import contextlib
+import socket
+import threading
+from pathlib import Path
+
+from kvfabric.engine.transport.address import parse_address
+
+
+class CuttingProxy:
+    """Passes bytes on to a worker's data address; does harm once, to the first connection.
+
+    Attributes:
+        address: what senders are to be told.
+        has_harmed: whether it did.
+    """
+
+    def __init__(self, folder: Path, target: str, *, after_bytes: int, cuts: bool) -> None:
+        self._target = parse_address(target)
+        self._after_bytes, self._cuts = after_bytes, cuts
+        self.address = f"unix:{folder / 'proxy'}"
+        self.has_harmed = threading.Event()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(folder / "proxy"))
+        self._listener.listen()
+        self._sockets: list[socket.socket] = [self._listener]
+        self._thread = threading.Thread(target=self._accept_all, daemon=True)
+        self._thread.start()
+
+    def _accept_all(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sender, _ = self._listener.accept()
+                receiver = socket.socket(self._target.family, socket.SOCK_STREAM)
+                receiver.connect(self._target.for_socket)
+                self._sockets += [sender, receiver]
+                for source, sink, harms in ((sender, receiver, True), (receiver, sender, False)):
+                    arguments = (source, sink, harms)
+                    threading.Thread(target=self._pass_on, args=arguments, daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, harms: bool) -> None:
+        num_passed = 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(256):
+                if harms and not self.has_harmed.is_set() and num_passed >= self._after_bytes:
+                    self.has_harmed.set()
+                    if not self._cuts:
+                        return  # and never anything again on this connection
+                    break
+                sink.sendall(data)
+                num_passed += len(data)
+            for end in (source, sink):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        self._thread.join()

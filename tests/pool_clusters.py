@@ -128,10 +128,14 @@ def build_pooled(
     *,
     model: StepTimeModel | None = None,
     has_pool: bool = True,
+    max_stripes: int = 1,
 ) -> tuple[Simulation, Coordinator]:
     """Return a simulation that has not run yet, and its control."""
     cluster = pool.cluster
     config = pool_config(pool) if has_pool else None
+    if config is not None:
+        placement = replace(config.placement, max_stripes=max_stripes)
+        config = replace(config, placement=placement)
     router = Router(
         cluster.policy,
         num_prefill=cluster.num_prefill,

@@ -143,6 +143,43 @@ def test_nothing_is_lost_in_thousands_of_events(
     assert cluster.num_deaths > 10
 
 
+class StripedFaultyCluster(PooledFaultyCluster):
+    """Counts the fetches from several servers at once."""
+
+    def check(self) -> None:
+        super().check()
+        fetches = self.coordinator._fetches
+        assert fetches is not None
+        for fetch in fetches._by_request.values():
+            if len({part.source for part in fetch.moving.values() if part.source >= 0}) > 1:
+                self.striped.add(fetch.request_id)
+
+    def __init__(self, config: CoordinatorConfig, seed: int) -> None:
+        super().__init__(config, seed)
+        self.striped: set[int] = set()
+
+
+@pytest.mark.parametrize("fetch_mode", list(FetchMode))
+@pytest.mark.parametrize("handoff", list(HandoffMode))
+def test_nothing_is_lost_in_stripes(fetch_mode: FetchMode, handoff: HandoffMode) -> None:
+    """The same laws, above all that what was fetched is what was found, token by token."""
+    settings = config(fetch_mode, Reservation.PREFILL_FIRST, handoff, num_decode=1)
+    assert settings.pool is not None
+    pool = replace(
+        settings.pool,
+        worker_servers=(0, 1, 2, 3, 4),  # or else there would be no two others to fetch from
+        server_gpus=settings.worker_gpus,
+        host=TierSpec(capacity_blocks=24, read_bps=1),
+        placement=replace(settings.pool.placement, max_stripes=3, storage_read_bps=10**9),
+    )
+    settings = replace(settings, pool=pool)
+    cluster = StripedFaultyCluster(settings, seed=40)
+    run(cluster, 2500)
+    counts = cluster.coordinator.pool_counts
+    assert len(cluster.striped) > 3
+    assert min(counts.remote_tokens, counts.num_fetch_fallbacks, cluster.num_cancelled) > 3
+
+
 @pytest.mark.parametrize("fetch_mode", list(FetchMode))
 def test_nothing_is_lost_by_aggregated_workers(fetch_mode: FetchMode) -> None:
     settings = config(

@@ -79,7 +79,7 @@ def is_own_count(node: ast.AST) -> bool:
     That is the field itself, its copy into the record, and its assignment from a worker's report.
     """
     match node:
-        case ast.Attribute(value=ast.Name("self"), ctx=ast.Load()):
+        case ast.Attribute(value=ast.Name("self")):
             return True
         case ast.Attribute(value=ast.Name("timeline"), ctx=ast.Store()):
             return True
@@ -87,6 +87,31 @@ def is_own_count(node: ast.AST) -> bool:
             return True
         case _:
             return False
+
+
+def slot_names(tree: ast.Module) -> set[ast.AST]:
+    """Return the strings that declare the fields of a class."""
+    return {
+        text
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(t, ast.Name) and t.id == "__slots__" for t in node.targets)
+        for text in ast.walk(node.value)
+    }
+
+
+def starts_at_zero(tree: ast.Module) -> bool:
+    """Return whether a class sets its own count to nothing but 0."""
+    return all(
+        isinstance(node.value, ast.Constant) and node.value.value == 0
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute)
+        and target.attr == "num_output_tokens"
+        and isinstance(target.value, ast.Name)
+        and target.value.id == "self"
+    )
 
 
 def test_the_packages_of_the_control_are_found() -> None:
@@ -108,8 +133,10 @@ def test_control_module_names_nothing_the_workload_alone_knows(name: str) -> Non
 
 @pytest.mark.parametrize("name", CONTROL_MODULES)
 def test_output_length_is_only_ever_what_has_come_out(name: str) -> None:
+    declared = slot_names(TREES[name])
     uses = [node for word, node in names_in(TREES[name]) if word == "num_output_tokens"]
-    assert all(is_own_count(node) for node in uses)
+    assert all(node in declared or is_own_count(node) for node in uses)
+    assert starts_at_zero(TREES[name])
     assert not uses or name in {"kvfabric.serving.timeline", "kvfabric.serving.coordinator"}
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvfabric.catalog.gpus import gpu
-from kvfabric.perf.floor_sum import floor_sum, least_terms
+from kvfabric.perf.floor_sum import FloorSums, floor_sum, least_terms
 from kvfabric.perf.roofline import Efficiency, RooflineModel
 from kvfabric.perf.work import AttentionWork, ExpertWork, ModelWork
 from kvfabric.protocol.ports import StepTimeModel
@@ -151,7 +151,9 @@ def test_work_is_never_free(
 @given(st.integers(0, 60), st.integers(1, 50), st.integers(0, 10**12), st.integers(0, 10**12))
 def test_floor_sum_equals_plain_sum(num_terms: int, modulus: int, slope: int, start: int) -> None:
     terms = ((slope * i + start) // modulus for i in range(num_terms))
-    assert floor_sum(num_terms, modulus, slope, start) == sum(terms)
+    expected = sum(terms)
+    assert floor_sum(num_terms, modulus, slope, start) == expected
+    assert FloorSums(modulus, slope).first(num_terms, start) == expected
 
 
 @given(st.integers(1, 10**9), st.integers(1, 1_000), st.integers(0, 5_000), st.integers(0, 5_000))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvfabric.perf.floor_sum import floor_sum, least_terms
+from kvfabric.perf.floor_sum import FloorSums, floor_sum, least_terms
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,7 @@ def test_floor_sum_equals_hand_count(
     num_terms: int, modulus: int, slope: int, start: int, expected: int
 ) -> None:
     assert floor_sum(num_terms, modulus, slope, start) == expected
+    assert FloorSums(modulus, slope).first(num_terms, start) == expected
 
 
 def test_floor_sum_is_exact_far_beyond_64_bits() -> None:

@@ -10,10 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.graph import LinkTable, Scope, SwitchRole, Topology, access_links_of
 from kvfabric.fabric.measured.connectivity import cut_off_gpus, gpu_names, switch_components
+
+BoolArray = npt.NDArray[np.bool_]
 
 _NAMED_AT_MOST = 4
 
@@ -58,10 +61,7 @@ def without(topology: Topology, failures: Failures) -> Topology:
             another one of its server still has a way (PXN).
     """
     links = topology.links
-    gone = np.zeros(len(links), bool)
-    gone[list(failures.links)] = True
-    dead_nodes = topology.num_gpus + np.array(sorted(failures.switches), np.int64)
-    gone |= np.isin(links.end_a, dead_nodes) | np.isin(links.end_b, dead_nodes)
+    gone = failed_links(topology, failures)
     unplugged = gone & (links.scope == Scope.HOST)
     stubs = tuple(
         dataclasses.replace(
@@ -90,7 +90,17 @@ def without(topology: Topology, failures: Failures) -> Topology:
     return remaining
 
 
-def _rows(links: LinkTable, kept: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> LinkTable:
+def failed_links(topology: Topology, failures: Failures) -> BoolArray:
+    """Return ``[num_links]``: the cables that failed, or lost the switch at one end."""
+    links = topology.links
+    gone = np.zeros(len(links), bool)
+    gone[list(failures.links)] = True
+    dead_nodes = topology.num_gpus + np.array(sorted(failures.switches), np.int64)
+    gone |= np.isin(links.end_a, dead_nodes) | np.isin(links.end_b, dead_nodes)
+    return gone
+
+
+def _rows(links: LinkTable, kept: BoolArray) -> LinkTable:
     columns = (field.name for field in dataclasses.fields(LinkTable))
     return LinkTable(**{name: getattr(links, name)[kept] for name in columns})
 

@@ -82,30 +82,31 @@ class BlockPool:
             return None
         self.num_free -= count
         first = self._next_fresh
-        end = first + count
-        missing = end - self._num_blocks
-        if missing > 0:
-            end = self._num_blocks
-            taken = [*range(first, end), *self._take_freed(missing)]
+        if first == self._num_blocks:
+            taken = self._take_freed(count)
         else:
+            end = self._next_fresh = min(first + count, self._num_blocks)
             taken = list(range(first, end))
-        self._next_fresh = end
+            if len(taken) < count:
+                taken += self._take_freed(count - len(taken))
         self._held.update(taken)
         return taken
 
     def _take_freed(self, count: int) -> list[int]:
         """Take blocks from the queue, those freed longest ago first."""
+        queue, missing = self._queue, count
         taken: list[int] = []
-        missing = count
         while missing:
-            blocks = self._queue[0]
-            part = blocks[-missing:]
-            if len(part) == len(blocks):
-                self._queue.popleft()
-            else:
+            part = queue[0]
+            if missing < len(part):
+                blocks, part = part, part[-missing:]
                 del blocks[-missing:]
+            else:
+                queue.popleft()
             part.reverse()
-            taken += self._valid_of(part) if self._num_outdated else part
+            if self._num_outdated:
+                part = self._valid_of(part)
+            taken = taken + part if taken else part
             missing = count - len(taken)
         self.prefix_cache.forget(taken)
         return taken
@@ -145,7 +146,16 @@ class BlockPool:
         Those released first are handed out again first: release the tail of a request before its
         head, so that a prefix outlives what follows it.
         """
-        freed = list(block_ids)
+        table = list(block_ids)
+        table.reverse()
+        return self.release_table(table)
+
+    def release_table(self, table: list[int]) -> int:
+        """Drop one reference to each block, the last first, and return how many became free.
+
+        The list is the pool's from then on: as it stands it becomes a part of the queue.
+        """
+        freed = table
         shared: list[int] = []
         extra = self._extra_refs
         if extra and not extra.keys().isdisjoint(freed):
@@ -162,7 +172,6 @@ class BlockPool:
             _count_down(extra, block_id)
         if freed:
             self.num_free += len(freed)
-            freed.reverse()
             self._queue.append(freed)
         return len(freed)
 

@@ -1,5 +1,6 @@
 """Block tables of one worker's requests: admission, growth, hits and release."""
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import cast
@@ -75,7 +76,7 @@ class KVManager:
         new = pool.allocate(count)
         if new is None:
             return False
-        self.tables[request_id] = hits + new
+        self.tables[request_id] = hits + new if hits else new
         return True
 
     def grow(self, request_id: int, num_tokens: int) -> bool:
@@ -95,8 +96,7 @@ class KVManager:
         new = self.pool.allocate(len(request_ids))
         assert new is not None, "append_blocks without free blocks"
         tables = map(self.tables.__getitem__, request_ids)
-        for table, block_id in zip(tables, new, strict=True):
-            table.append(block_id)
+        deque(map(list.append, tables, new), maxlen=0)  # a loop that is not interpreted
 
     def remember(self, request_id: int, keys: BlockKeys, first_block: int, num_tokens: int) -> None:
         """Make the full blocks of ``[first_block x block_size, num_tokens)`` findable."""
@@ -108,9 +108,7 @@ class KVManager:
 
     def release(self, request_id: int) -> int:
         """Give a whole table back, tail first, and return how many blocks became free."""
-        blocks = self.tables.pop(request_id)
-        blocks.reverse()
-        return self.pool.release(blocks)
+        return self.pool.release_table(self.tables.pop(request_id))
 
     def check_invariants(self) -> None:
         """Assert I1 and the pool's invariants."""

@@ -15,10 +15,16 @@ A latent is whole on every rank of both sides. All source ranks share the sendin
 fabric once, a part to each destination rank, and the destination ranks exchange their parts inside
 the server (the choice of ``wire_bytes_by_rank`` with all ranks sending). ``copies_latent`` sends
 every destination rank the whole of it instead, as vLLM 0.19's NIXL connector does.
+
+With ``LatentSenders.FIRST`` or ``ROTATE`` one pair of ranks moves all of a latent: one NIC sends,
+one receives, and the other destination ranks take it from there inside the server. Bytes in all
+are the same. What is split moves as before.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 from math import lcm
 
 from kvfabric.errors import ConfigError
@@ -32,6 +38,14 @@ from kvfabric.kvcache.geometry import (
 from kvfabric.units import ceil_div
 
 RankBytes = Callable[[int], tuple[int, ...]]
+
+
+class LatentSenders(Enum):
+    """Which of the ranks that all hold the same latent sends it."""
+
+    ALL = "all"  # each an equal share
+    FIRST = "first"  # the first pair of ranks moves all of it, always
+    ROTATE = "rotate"  # one pair moves all of it, the next one at the next turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +68,20 @@ class KvResharding:
 
     Attributes:
         pairs: ``(source rank, destination rank)``, by destination, then source.
+        num_turns: after so many turns the same pair moves the latent again; 1 where the turn does
+            not matter.
     """
 
-    __slots__ = ("_copies_latent", "_latent", "_slots", "_split", "_tp_dst", "pairs")
+    __slots__ = (
+        "_copies_latent",
+        "_latent",
+        "_latent_pairs",
+        "_slots",
+        "_split",
+        "_tp_dst",
+        "num_turns",
+        "pairs",
+    )
 
     def __init__(
         self,
@@ -66,6 +91,7 @@ class KvResharding:
         tp_dst: int,
         dtype_bytes: int | None = None,
         copies_latent: bool = False,
+        senders: LatentSenders = LatentSenders.ALL,
     ) -> None:
         """Make the plan for any prompt of a model.
 
@@ -75,9 +101,11 @@ class KvResharding:
             tp_dst: tensor-parallel ranks of the destination.
             dtype_bytes: bytes per cached element; the model's own by default.
             copies_latent: send a latent to every destination rank instead of once in all.
+            senders: who sends a latent; makes no difference to a model without one.
 
         Raises:
-            ConfigError: the ranks of a side do not divide the model.
+            ConfigError: the ranks of a side do not divide the model, or one pair of ranks is to
+                send copies to all.
         """
         for side, tp in (("source", tp_src), ("destination", tp_dst)):
             problem = "is less than 1" if tp < 1 else undivided(geometry, tp)
@@ -86,19 +114,42 @@ class KvResharding:
                     f"tensor-parallel size {tp} of the {side} {problem}",
                     hint="Write a size that the model can be split into",
                 )
+        if copies_latent and senders is not LatentSenders.ALL:
+            raise ConfigError(
+                f"copies of a latent for every rank from the sender {senders.value!r}",
+                hint="Leave out copies_latent, or let all ranks send",
+            )
         size = geometry.dtype_bytes if dtype_bytes is None else dtype_bytes
         self._tp_dst = tp_dst
         self._copies_latent = copies_latent
         self._split = _shard_bytes(geometry, tp_dst, size, is_latent=False)
         self._latent = _shard_bytes(geometry, tp_dst, size, is_latent=True)
         self.pairs, self._slots = _pair_slots(tp_src, tp_dst)
+        self._latent_pairs: tuple[int, ...] = ()
+        if self._latent.of(1 << 20) and senders is not LatentSenders.ALL:
+            in_turn = _pairs_in_turn(self.pairs)
+            self._latent_pairs = in_turn[:1] if senders is LatentSenders.FIRST else in_turn
+        self.num_turns = max(1, len(self._latent_pairs))
 
-    def pair_bytes(self, num_tokens: int) -> tuple[int, ...]:
+    def pair_bytes(self, num_tokens: int, turn: int = 0) -> tuple[int, ...]:
         """Return the bytes each of ``pairs`` moves for a prompt; no pair's shrink with its length.
 
-        The bytes to one destination rank sum to exactly its shard.
+        The bytes to one destination rank sum to exactly its shard. Where one pair moves the latent,
+        ``turn`` says which, and what is split sums to the shard without it.
         """
-        shards = self._shards(num_tokens)
+        if self._latent_pairs:
+            sizes = list(self._slotted((self._split.of(num_tokens),) * self._tp_dst))
+            pair = self._latent_pairs[turn % len(self._latent_pairs)]
+            sizes[pair] += self._latent.of(num_tokens)
+            return tuple(sizes)
+        return self._slotted(self._shards(num_tokens))
+
+    def turns(self) -> tuple[RankBytes, ...]:
+        """Return ``pair_bytes`` of every turn."""
+        return tuple([partial(self.pair_bytes, turn=turn) for turn in range(self.num_turns)])
+
+    def _slotted(self, shards: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the bytes of each pair if destination ranks receive these shards."""
         num_slots = self._slots[-1][2]
         if num_slots == 1:
             return shards
@@ -194,3 +245,17 @@ def _pair_slots(
             pairs.append((src, dst))
             slots.append((first, end, num_slots))
     return tuple(pairs), tuple(slots)
+
+
+def _pairs_in_turn(pairs: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    """Return the places of the pairs in an order in which source ranks follow each other.
+
+    >>> _pairs_in_turn(((0, 0), (0, 1), (1, 2), (1, 3)))
+    (0, 2, 1, 3)
+    """
+    num_seen: dict[int, int] = {}
+    order: list[tuple[int, int, int]] = []
+    for place, (src, _) in enumerate(pairs):
+        order.append((num_seen.get(src, 0), src, place))
+        num_seen[src] = num_seen.get(src, 0) + 1
+    return tuple([place for _, _, place in sorted(order)])

@@ -3,7 +3,9 @@
 Terms are ``floor((slope * i + start) / modulus)`` for i = 0, 1, 2, ... in Python integers.
 """
 
-from math import isqrt
+from itertools import accumulate, count, islice, repeat
+from math import gcd, isqrt
+from operator import mod
 
 
 def floor_sum(num_terms: int, modulus: int, slope: int, start: int) -> int:
@@ -29,6 +31,37 @@ def floor_sum(num_terms: int, modulus: int, slope: int, start: int) -> int:
             return total
         num_terms, start = divmod(top, modulus)
         modulus, slope = slope, modulus
+
+
+class FloorSums:
+    """``floor_sum`` for one modulus and slope, asked for again and again: O(1) a sum.
+
+    The remainders that rounding takes off come round after ``modulus / gcd(slope, modulus)`` terms;
+    their sums are kept, in O(modulus) memory.
+    """
+
+    __slots__ = ("_common", "_modulus", "_period", "_places", "_slope", "_sums")
+
+    def __init__(self, modulus: int, slope: int) -> None:
+        """Walk once round the remainders; needs ``modulus >= 1`` and ``slope >= 0``."""
+        self._modulus, self._slope = modulus, slope
+        self._common = gcd(slope, modulus)
+        self._period = period = modulus // self._common
+        # Twice round, so that every stretch of them lies in one piece.
+        multiples = islice(count(0, slope % modulus), 2 * period)
+        remainders: list[int] = list(map(mod, multiples, repeat(modulus)))
+        self._sums = list(accumulate(remainders, initial=0))
+        self._places = dict(zip(remainders[:period], range(period), strict=True))
+
+    def first(self, num_terms: int, start: int) -> int:
+        """Return ``floor_sum(num_terms, modulus, slope, start)``; needs ``start >= 0``."""
+        sums = self._sums
+        above = start % self._common  # by so much each remainder lies above a multiple of common
+        place = self._places[start % self._modulus - above]
+        rounds, left = divmod(num_terms, self._period)
+        taken_off = num_terms * above + rounds * sums[self._period] + sums[place + left]
+        unrounded = num_terms * start + self._slope * (num_terms * (num_terms - 1) // 2)
+        return (unrounded - taken_off + sums[place]) // self._modulus
 
 
 def least_terms(limit: int, modulus: int, slope: int, start: int) -> int:

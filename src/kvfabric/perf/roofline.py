@@ -11,7 +11,7 @@ from typing import Final
 
 from kvfabric.catalog.gpus import Gpu
 from kvfabric.errors import ConfigError
-from kvfabric.perf.floor_sum import floor_sum, least_terms
+from kvfabric.perf.floor_sum import FloorSums, floor_sum, least_terms
 from kvfabric.perf.work import (
     AttentionWork,
     ModelWork,
@@ -157,6 +157,7 @@ class RooflineModel:
         self._rates = _rates(work, gpu, self._efficiency)
         self._coefficients = _coefficients(work, self._rates, self._efficiency)
         self._batches: dict[int, _DecodeBatch] = {}
+        self._sums: dict[int, FloorSums] = {}  # of batches that have run for many iterations
 
     @property
     def source(self) -> Source:
@@ -189,7 +190,11 @@ class RooflineModel:
             first_ps = batch.fixed_ps + batch.per_token_ps * context_tokens
             if num_iterations == 1:
                 return first_ps // _PS_PER_NS
-            return floor_sum(num_iterations, _PS_PER_NS, batch.per_token_ps * num_decodes, first_ps)
+            sums = self._sums.get(num_decodes)
+            if sums is None:
+                sums = FloorSums(_PS_PER_NS, batch.per_token_ps * num_decodes)
+                self._sums[num_decodes] = sums
+            return sums.first(num_iterations, first_ps)
         return sum(
             floor_sum(count, _PS_PER_NS, slope, start)
             for count, slope, start in _pieces(batch, num_decodes, context_tokens, num_iterations)

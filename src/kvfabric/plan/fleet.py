@@ -1,19 +1,25 @@
 """From a plan to running parts: GPUs of each worker, what moves between them, one simulation."""
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from kvfabric.kvcache.resharding import KvResharding, RankBytes, share_of
+from kvfabric.errors import ConfigError
+from kvfabric.fabric.graph import Topology
+from kvfabric.kvcache.resharding import KvResharding, LatentSenders, RankBytes, share_of
 from kvfabric.kvcache.tier_links import TierLinks
 from kvfabric.perf.context_parallel import step_traffic
 from kvfabric.perf.handoff import HANDOFF_SETUP_NS
 from kvfabric.plan.engines import Engine, Fleet, build_fleet, kv_element_bytes
 from kvfabric.plan.pool import PoolSurroundings, pool_config
 from kvfabric.plan.request import PlanRequest
+from kvfabric.plan.worker_distances import Distances, worker_distances
 from kvfabric.plan.worker_request import place
 from kvfabric.protocol.ports import Network, StepTimeModel
 from kvfabric.protocol.step import StepPlan
 from kvfabric.serving.coordinator import Coordinator, CoordinatorConfig
+from kvfabric.serving.decode_choice import DecodeChoice, DecodePolicy
 from kvfabric.serving.kv_pool_config import KvPoolConfig
 from kvfabric.serving.router import Router
 from kvfabric.serving.scheduler import Scheduler
@@ -95,10 +101,16 @@ def build_simulation(
     *,
     is_disaggregated: bool,
     make_executor: MakeExecutor = plain_executor,
+    topology: Topology | None = None,
 ) -> Simulation:
     """Return a simulation of the plan's load, ready to run; see ``build_cluster``."""
     return build_cluster(
-        request, fleet, network, is_disaggregated=is_disaggregated, make_executor=make_executor
+        request,
+        fleet,
+        network,
+        is_disaggregated=is_disaggregated,
+        make_executor=make_executor,
+        topology=topology,
     ).simulation
 
 
@@ -109,6 +121,7 @@ def build_cluster(
     *,
     is_disaggregated: bool,
     make_executor: MakeExecutor = plain_executor,
+    topology: Topology | None = None,
 ) -> Cluster:
     """Return a simulation of the plan's load, ready to run.
 
@@ -119,6 +132,10 @@ def build_cluster(
         is_disaggregated: False lets every worker do both.
         make_executor: makes the executor of each worker, in order, from step times, true output
             lengths, and whether the last step of a prompt samples its first token.
+        topology: of the network, for receivers that are chosen by it.
+
+    Raises:
+        ConfigError: receivers are to be chosen by a topology, and there is none.
     """
     crew = _crew(request, fleet, is_disaggregated=is_disaggregated)
     lengths = {spec.request_id: spec.num_output_tokens for spec in request.workload.requests}
@@ -135,6 +152,7 @@ def build_cluster(
         num_prefill=num_prefill,
         num_decode=crew.num_decode,
         signal_interval_ns=request.signal_interval_ns,
+        decode=_decode_choice(request, crew, topology),
     )
     config = SimulationConfig(
         transfer_setup_ns=HANDOFF_SETUP_NS,
@@ -164,6 +182,23 @@ def _lockstep(num_workers: int, num_data_ranks: int) -> tuple[tuple[int, ...], .
     return tuple(tuple(range(start, start + num_data_ranks)) for start in starts)
 
 
+def _decode_choice(request: PlanRequest, crew: _Crew, topology: Topology | None) -> DecodeChoice:
+    """Return how receivers are chosen; every run draws the same numbers from the plan's seed."""
+    policy = request.decode_choice if crew.num_decode else DecodePolicy.LEAST_LOADED
+    distances: Distances = ()
+    if policy is DecodePolicy.TOPOLOGY_AWARE:
+        if topology is None:
+            raise ConfigError(
+                "receivers chosen by the topology, and no topology is given",
+                where="router.decode",
+                hint="Name a fabric, or choose another policy",
+            )
+        senders, receivers = crew.gpus[: crew.num_prefill], crew.gpus[crew.num_prefill :]
+        distances = worker_distances(topology, senders, receivers, handoff_bytes(request)[0])
+    draw = random.Random(request.seed).randrange  # noqa: S311
+    return DecodeChoice(policy, draw=draw, distances=distances)
+
+
 def _plan_failures(request: PlanRequest, crew: _Crew, simulation: Simulation) -> None:
     for failure in request.failures:
         for worker in crew.ids_by_name[failure.worker]:
@@ -179,15 +214,16 @@ def _coordinator_config(
     request: PlanRequest, crew: _Crew, pool: KvPoolConfig | None
 ) -> CoordinatorConfig:
     handoff = request.handoff
-    pairs, rank_bytes = handoff_bytes(request)
+    pairs, sizes = handoff_bytes_in_turn(request)
     return CoordinatorConfig(
         worker_gpus=tuple(crew.gpus),
         num_decode=crew.num_decode,
         block_size=request.workers.block_size,
         hash_block_tokens=request.workload.hash_block_tokens,
         max_model_len=min(engine.scheduler.max_model_len for engine in crew.engines),
-        rank_bytes=rank_bytes,
+        rank_bytes=sizes[0],
         rank_pairs=pairs,
+        rank_bytes_in_turn=sizes,
         handoff_deadline_ns=request.handoff_deadline_ns,
         reservation=handoff.reservation,
         handoff=handoff.mode,
@@ -208,8 +244,9 @@ def _pool(request: PlanRequest, crew: _Crew) -> KvPoolConfig | None:
         tp_src=workers.tp,
         tp_dst=workers.tp,
         dtype_bytes=kv_element_bytes(request),
-    ).pair_bytes
-    cp = workers.prefill_cp if crew.num_decode else 1
+        senders=request.handoff.senders,
+    )
+    sizes = _over_ranks(shards, workers.prefill_cp if crew.num_decode else 1)
     has_fabric = request.uses_fabric and bool(crew.num_decode or not workers.num_decode)
     return pool_config(
         request.kv_pool,
@@ -217,7 +254,9 @@ def _pool(request: PlanRequest, crew: _Crew) -> KvPoolConfig | None:
             worker_gpus=crew.gpus,
             scheduler=crew.engines[0].scheduler,
             model=crew.engines[0].model,
-            rank_bytes=lambda num_tokens: over_ranks(shards(num_tokens), cp),
+            rank_bytes=sizes[0],
+            rank_bytes_in_turn=sizes,
+            is_uneven=request.handoff.senders is not LatentSenders.ALL,
             hash_block_tokens=request.workload.hash_block_tokens,
             num_layers=request.geometry.num_layers,
             nic_rate_bps=request.network.nic_rate_bps if has_fabric else None,
@@ -226,10 +265,20 @@ def _pool(request: PlanRequest, crew: _Crew) -> KvPoolConfig | None:
 
 
 def handoff_bytes(request: PlanRequest) -> tuple[tuple[tuple[int, int], ...], RankBytes]:
-    """Return the pairs of ranks of a hand-off, and the bytes of each for so many tokens.
+    """Return the pairs of ranks of a hand-off, and the bytes of each for so many tokens."""
+    pairs, sizes = handoff_bytes_in_turn(request)
+    return pairs, sizes[0]
+
+
+def handoff_bytes_in_turn(
+    request: PlanRequest,
+) -> tuple[tuple[tuple[int, int], ...], tuple[RankBytes, ...]]:
+    """Return the pairs of ranks, and their bytes at each turn; one where turns do not matter.
 
     Every context-parallel rank has an equal share of the tokens of a prompt and sends it from its
-    own GPUs; the shares of a pair of tensor-parallel ranks sum to exactly its bytes.
+    own GPUs; the shares of a pair of tensor-parallel ranks sum to exactly its bytes. Where one rank
+    sends a latent, each context-parallel rank sends its share from one of its own; if these take
+    turns, neighbours are a turn apart, so that their receivers differ.
     """
     workers = request.workers
     resharding = KvResharding(
@@ -237,19 +286,32 @@ def handoff_bytes(request: PlanRequest) -> tuple[tuple[tuple[int, int], ...], Ra
         tp_src=workers.tp,
         tp_dst=workers.decode_gpus,
         dtype_bytes=kv_element_bytes(request),
+        senders=request.handoff.senders,
     )
     cp = workers.prefill_cp
-    if cp == 1:
-        return resharding.pairs, resharding.pair_bytes
     pairs = tuple(
         (rank * workers.tp + src, dst) for rank in range(cp) for src, dst in resharding.pairs
     )
-    return pairs, lambda num_tokens: over_ranks(resharding.pair_bytes(num_tokens), cp)
+    return pairs, _over_ranks(resharding, cp)
 
 
-def over_ranks(sizes: tuple[int, ...], num_ranks: int) -> tuple[int, ...]:
-    """Return the equal shares of ``num_ranks`` context-parallel ranks in bytes, rank by rank."""
-    return tuple([share_of(size, rank, num_ranks) for rank in range(num_ranks) for size in sizes])
+def _over_ranks(resharding: KvResharding, num_ranks: int) -> tuple[RankBytes, ...]:
+    """Return the bytes of each turn with the shares of context-parallel ranks, rank by rank."""
+    turns = resharding.turns()
+    if num_ranks == 1:
+        return turns
+
+    def shares(first_turn: int, num_tokens: int) -> tuple[int, ...]:
+        sizes = [sizes_of(num_tokens) for sizes_of in turns]
+        return tuple(
+            [
+                share_of(size, rank, num_ranks)
+                for rank in range(num_ranks)
+                for size in sizes[(first_turn + rank) % len(sizes)]
+            ]
+        )
+
+    return tuple(partial(shares, turn) for turn in range(len(turns)))
 
 
 def _traffic(request: PlanRequest, crew: _Crew) -> tuple[TrafficOf, ...]:

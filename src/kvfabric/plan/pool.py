@@ -37,6 +37,7 @@ class PoolRequest:
         write_policy: when blocks are written to the tier below.
         hands_back: decode writes the blocks it computed to host memory.
         lag_ns: time until the control sees a change of a tier.
+        fetch_stripes: most servers that one prefix is fetched from at once.
     """
 
     host: TierRequest
@@ -46,6 +47,7 @@ class PoolRequest:
     write_policy: WritePolicy = WritePolicy.THROUGH
     hands_back: bool = False
     lag_ns: int = 0
+    fetch_stripes: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,8 @@ class PoolSurroundings:
         scheduler: limits of a prefill worker.
         model: step times of a prefill worker.
         rank_bytes: KV bytes of so many tokens on each of its ranks.
+        rank_bytes_in_turn: of one fetch after the other, where ranks take turns at receiving.
+        is_uneven: one rank receives what all of them hold.
         hash_block_tokens: tokens per content hash of the workload.
         num_layers: of the model.
         nic_rate_bps: of a GPU; None: no fabric, and no fetch from another server.
@@ -69,6 +73,8 @@ class PoolSurroundings:
     hash_block_tokens: int
     num_layers: int
     nic_rate_bps: int | None
+    rank_bytes_in_turn: tuple[RankBytes, ...] = ()
+    is_uneven: bool = False
 
 
 def pool_config(pool: PoolRequest, cluster: PoolSurroundings) -> KvPoolConfig:
@@ -93,6 +99,7 @@ def pool_config(pool: PoolRequest, cluster: PoolSurroundings) -> KvPoolConfig:
         policy=pool.write_policy,
         placement=_placement(pool, cluster, host, storage),
         rank_bytes=rank_bytes,
+        rank_bytes_in_turn=cluster.rank_bytes_in_turn,
         directory_lag_ns=pool.lag_ns,
         fetch_mode=pool.fetch_mode,
         hands_back=pool.hands_back,
@@ -121,9 +128,9 @@ def _placement(
 ) -> PlacementConfig:
     prefill_ns = prompt_time(cluster.model, cluster.scheduler.max_num_batched_tokens)
     budget = cluster.scheduler.max_num_batched_tokens
-    remote_bps = None
+    remote_bps = nics_bps = None
     if cluster.nic_rate_bps is not None:
-        nics_bps = payload_rate_bps(cluster.nic_rate_bps) * len(cluster.worker_gpus[0])
+        nics_bps = _receive_bps(cluster, payload_rate_bps(cluster.nic_rate_bps))
         remote_bps = min(host.read_bps, nics_bps)
     is_layer_wise = pool.fetch_mode is FetchMode.LAYER_WISE
     return PlacementConfig(
@@ -134,10 +141,20 @@ def _placement(
         kv_bytes=lambda num_tokens: sum(cluster.rank_bytes(num_tokens)),
         host_read_bps=host.read_bps,
         remote_read_bps=remote_bps,
+        max_stripes=pool.fetch_stripes,
+        receive_bps=nics_bps,
         storage_read_bps=None if storage is None else storage.read_bps,
         fetch_setup_ns=HANDOFF_SETUP_NS,
         num_layers=cluster.num_layers if is_layer_wise else 1,
     )
+
+
+def _receive_bps(cluster: PoolSurroundings, nic_bps: int) -> int:
+    """Return the rate at which a worker's NICs take a prefix; that of the busiest decides."""
+    if not cluster.is_uneven:
+        return nic_bps * len(cluster.worker_gpus[0])
+    sizes = cluster.rank_bytes(cluster.hash_block_tokens)
+    return nic_bps * sum(sizes) // max(sizes)
 
 
 def prompt_time(model: StepTimeModel, budget: int) -> Callable[[int, int], int]:

@@ -12,6 +12,7 @@ class SourceKind(Enum):
     PUBLISHED = "published"
     DERIVED = "derived"
     ASSUMED = "assumed"
+    GIVEN = "given"  # by the user, who knows how far
 
 
 @dataclass(frozen=True, slots=True)

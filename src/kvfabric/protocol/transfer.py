@@ -12,8 +12,7 @@ class RankTransfer(NamedTuple):
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class TransferPlan:
+class TransferPlan(NamedTuple):
     """One piece of a hand-off, or all of it; it is done when its last byte has arrived.
 
     Ids are unique in a run and never used again.

@@ -41,8 +41,7 @@ class SendCommand(NamedTuple):
     command: Command
 
 
-@dataclass(frozen=True, slots=True)
-class StartTransfer:
+class StartTransfer(NamedTuple):
     """Let the network move bytes of a hand-off, or of a prefix.
 
     ``awaited_by`` is the request whose first step of its prompt ends no sooner.
@@ -76,8 +75,7 @@ class CancelTransfer:
     transfer_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndRequest:
+class EndRequest(NamedTuple):
     """A request is over; this is its record."""
 
     record: RequestRecord

@@ -42,6 +42,9 @@ class CoordinatorConfig:
         rank_bytes: KV bytes for a prompt of so many tokens, of each of ``rank_pairs``; they must
             not shrink when the prompt grows. ``KvResharding`` gives both.
         rank_pairs: ``(source rank, destination rank)``; by default rank r sends to rank r.
+        rank_bytes_in_turn: ``rank_bytes`` of one hand-off of a source worker after the other, over
+            and over, where ranks take turns at sending; () by default: ``rank_bytes`` of all. All
+            must give the same bytes in all.
         handoff_deadline_ns: time from the end of prefill until a hand-off is given up.
         reservation: when decode blocks are reserved.
         handoff: when KV cache moves.
@@ -59,6 +62,7 @@ class CoordinatorConfig:
     max_model_len: int
     rank_bytes: RankBytes
     rank_pairs: tuple[tuple[int, int], ...] | None = None
+    rank_bytes_in_turn: tuple[RankBytes, ...] = ()
     handoff_deadline_ns: int
     reservation: Reservation = Reservation.PREFILL_FIRST
     handoff: HandoffMode = HandoffMode.WHOLE_PROMPT

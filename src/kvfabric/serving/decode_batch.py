@@ -90,6 +90,8 @@ class DecodeBatch:
         """Return who needs a block in the iterations ``[first, end)`` from now, in that order."""
         buckets, size = self._buckets, self.block_size
         start = (self.tick + first) % size
+        if end - first == 1:
+            return list(buckets[start])
         rounds, rest = divmod(end - first, size)
         ids = list(chain.from_iterable(buckets[start : start + rest]))
         if rounds:

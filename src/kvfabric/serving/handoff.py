@@ -41,6 +41,7 @@ class Handoff:
         stream: what is ready and not sent, layer by layer; None moves the whole prompt at once.
         transfer_ids: transfers under way, oldest first.
         has_failed: one of those will not complete; nothing more is sent.
+        turn: which of its source's hand-offs it is, counted from 0; -1 until something is sent.
     """
 
     request_id: int
@@ -51,6 +52,7 @@ class Handoff:
     stream: LayerStream | None = None
     transfer_ids: list[int] = field(default_factory=list)
     has_failed: bool = False
+    turn: int = -1
 
     def move_to(self, state: HandoffState) -> None:
         """Take a transition of the table, or raise and change nothing."""

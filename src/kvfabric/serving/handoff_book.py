@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Sequence
 
+from kvfabric.kvcache.resharding import RankBytes
 from kvfabric.protocol.transfer import KvPiece, RankTransfer, TransferPlan
 from kvfabric.serving.coordinator_config import CoordinatorConfig, HandoffMode
 from kvfabric.serving.handoff import Handoff, HandoffState
@@ -17,9 +18,25 @@ class HandoffBook:
         I2. a transfer under way belongs to one hand-off of the book, whose destination has blocks.
         I3. blocks of a finished prefill are held under a lease that is in the heap.
         I4. a hand-off that has lost a transfer is over when its prefill is.
+        I5. ``num_to`` counts the hand-offs of the book by destination.
+
+    Attributes:
+        by_request: hand-offs by request id.
+        num_to: hand-offs under way to each worker, from when it is asked for blocks.
     """
 
-    __slots__ = ("_config", "_gpus", "_leases", "_moving", "_num_transfers", "_pairs", "by_request")
+    __slots__ = (
+        "_config",
+        "_gpus",
+        "_leases",
+        "_moving",
+        "_num_sent",
+        "_num_transfers",
+        "_pairs",
+        "_sizes",
+        "by_request",
+        "num_to",
+    )
 
     def __init__(self, config: CoordinatorConfig) -> None:
         """Start with no hand-off."""
@@ -31,7 +48,10 @@ class HandoffBook:
         self._leases: list[tuple[int, int]] = []  # (end, request id), some outdated
         self._moving: dict[int, Handoff] = {}
         self._num_transfers = 0
+        self._sizes = config.rank_bytes_in_turn or (config.rank_bytes,)
+        self._num_sent = [0] * len(config.worker_gpus)  # hand-offs that each source has begun
         self.by_request: dict[int, Handoff] = {}
+        self.num_to = [0] * len(config.worker_gpus)
 
     def open(self, request_id: int, num_tokens: int, source: int, destination: int) -> Handoff:
         """Add a hand-off whose destination is being asked for blocks."""
@@ -39,6 +59,7 @@ class HandoffBook:
         if self._config.handoff is HandoffMode.LAYER_WISE:
             handoff.stream = LayerStream(num_tokens, self._config.num_layer_groups)
         self.by_request[request_id] = handoff
+        self.num_to[destination] += 1
         return handoff
 
     def hold(self, handoff: Handoff, num_tokens: int, now_ns: int) -> None:
@@ -63,11 +84,20 @@ class HandoffBook:
         if stream is None:
             if handoff.state is not HandoffState.RESERVED or handoff.lease_end_ns is None:
                 return None
-            return self._start(handoff, self._config.rank_bytes(num_tokens))
+            return self._start(handoff, self._sizes_of(handoff)(num_tokens))
         if handoff.state is HandoffState.ASKED:
             return None
-        sizes = stream.take(self._config.rank_bytes)
+        sizes = stream.take(self._sizes_of(handoff))
         return None if sizes is None else self._start(handoff, sizes)
+
+    def _sizes_of(self, handoff: Handoff) -> RankBytes:
+        """Return the bytes by pair of ranks for so many tokens, at its source's turn."""
+        if len(self._sizes) == 1:
+            return self._sizes[0]
+        if handoff.turn < 0:
+            handoff.turn = self._num_sent[handoff.source]
+            self._num_sent[handoff.source] += 1
+        return self._sizes[handoff.turn % len(self._sizes)]
 
     def _start(self, handoff: Handoff, sizes: Sequence[int]) -> TransferPlan:
         if handoff.state is HandoffState.RESERVED:
@@ -116,11 +146,13 @@ class HandoffBook:
         """Close a hand-off that is complete."""
         handoff.move_to(HandoffState.ACKNOWLEDGED)
         del self.by_request[handoff.request_id]
+        self.num_to[handoff.destination] -= 1
 
     def cancel(self, handoff: Handoff) -> list[int]:
         """Close a hand-off that is given up; return its transfers under way, oldest first."""
         handoff.move_to(HandoffState.CANCELLED)
         del self.by_request[handoff.request_id]
+        self.num_to[handoff.destination] -= 1
         transfer_ids, handoff.transfer_ids = handoff.transfer_ids, []
         for transfer_id in transfer_ids:
             del self._moving[transfer_id]
@@ -145,7 +177,7 @@ class HandoffBook:
         return self.by_request[self._leases[0][1]]
 
     def check_invariants(self) -> None:
-        """Assert I1 to I4."""
+        """Assert I1 to I5."""
         leases = set(self._leases)
         for request_id, handoff in self.by_request.items():
             assert handoff.request_id == request_id
@@ -159,3 +191,7 @@ class HandoffBook:
                 handoff.stream.check_invariants()
         moving = sum(len(handoff.transfer_ids) for handoff in self.by_request.values())
         assert len(self._moving) == moving, "I2"
+        num_to = [0] * len(self.num_to)
+        for handoff in self.by_request.values():
+            num_to[handoff.destination] += 1
+        assert self.num_to == num_to, "I5"

@@ -184,6 +184,14 @@ class KvMovement(RequestRouting):
 
     # ------------------------------------------------------------------ deadlines
 
+    @property
+    def least_deadline_ns(self) -> int:
+        """Return the shortest time from the start of a hand-off's or fetch's lease to its end."""
+        config = self._config
+        if config.pool is None or config.pool.fetch_deadline_ns is None:
+            return config.handoff_deadline_ns
+        return min(config.handoff_deadline_ns, config.pool.fetch_deadline_ns)
+
     def next_deadline_ns(self) -> int | None:
         """Return the earliest deadline of a hand-off or fetch that is still under way."""
         deadline_ns = self._book.next_deadline_ns()

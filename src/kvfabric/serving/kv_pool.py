@@ -1,6 +1,6 @@
 """Where prefixes lie in HBM, host memories and storage, and what of it a prompt can use."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,6 +15,7 @@ from kvfabric.serving.prefix_placement import (
     OWN_HOST,
     Placement,
     place_prompt,
+    stripe_end,
     usable_blocks,
 )
 from kvfabric.serving.router import Router
@@ -100,9 +101,11 @@ class KvPool:
         "_directory",
         "_hbm",
         "_live_workers",
+        "_num_begun",
         "_num_prefill",
         "_outgoing",
         "_router",
+        "_sizes",
         "_tiers",
         "_worker_gpus",
         "counts",
@@ -148,6 +151,8 @@ class KvPool:
             LruKeys(config.hbm_blocks) for _ in range(num_prefill if config.hbm_blocks else 0)
         ]
         self._outgoing = [0] * config.num_servers  # bytes under way from each server
+        self._sizes = config.rank_bytes_in_turn or (config.rank_bytes,)
+        self._num_begun = [0] * len(worker_gpus)  # fetches of each worker
         self._live_workers = [config.worker_servers.count(s) for s in range(config.num_servers)]
         self.counts = PoolCounts()
 
@@ -169,14 +174,22 @@ class KvPool:
         return placement
 
     def find(
-        self, worker: int, hashes: Sequence[int], far: int | None, num_cached: int, num_wanted: int
+        self,
+        worker: int,
+        hashes: Sequence[int],
+        far: Sequence[int],
+        num_cached: int,
+        num_wanted: int,
     ) -> list[FetchPart]:
         """Return what is really there of the tokens ``[num_cached, num_wanted)``, in order.
+
+        Servers share what is not in the worker's own equally, in runs of blocks; what one of them
+        no longer has, those after it are asked for.
 
         Args:
             worker: who reads it.
             hashes: of the prompt.
-            far: the other server, or ``STORAGE``, that was chosen to be read; None: nothing far.
+            far: the other servers, or ``STORAGE``, that were chosen to be read; (): nothing far.
             num_cached: tokens that the worker's HBM holds.
             num_wanted: end of the prefix that was promised, a multiple of the block.
         """
@@ -186,19 +199,14 @@ class KvPool:
         home = self._config.worker_servers[worker]
         end = self._tiers.match(home, wanted, first)
         parts: list[FetchPart] = []
-        token = self._add_part(parts, OWN_HOST, num_cached, end * block_tokens)
-        if far is not None and end < len(wanted):
-            end = self._tiers.match(far, wanted, end)
-            self._add_part(parts, far, token, end * block_tokens)
+        rank_bytes = self._sizes[self._num_begun[worker] % len(self._sizes)]
+        token = _add_part(parts, rank_bytes, OWN_HOST, num_cached, end * block_tokens)
+        for place, server in enumerate(far):
+            stop = stripe_end(end, len(wanted), len(far) - place)
+            if stop > end:
+                end = self._tiers.match(server, wanted[:stop], end)
+                token = _add_part(parts, rank_bytes, server, token, end * block_tokens)
         return parts
-
-    def _add_part(self, parts: list[FetchPart], source: int, first: int, end: int) -> int:
-        if end <= first:
-            return first
-        before, after = self._config.rank_bytes(first), self._config.rank_bytes(end)
-        sizes = tuple([b - a for a, b in zip(before, after, strict=True)])
-        parts.append(FetchPart(source, end - first, sizes))
-        return end
 
     def begin(
         self,
@@ -218,6 +226,7 @@ class KvPool:
             self._note(self._tiers.read(home, source, run), now_ns)
             self._count_outgoing(part, part.num_bytes)
             first = end
+        self._num_begun[worker] += 1
         self.counts.num_fetches += 1
 
     def end_part(self, part: FetchPart) -> None:
@@ -322,3 +331,19 @@ class KvPool:
         """Assert those of the parts, and that no server has less than nothing to send."""
         self._tiers.check_invariants()
         assert min(self._outgoing) >= 0
+
+
+def _add_part(
+    parts: list[FetchPart],
+    rank_bytes: Callable[[int], Sequence[int]],
+    source: int,
+    first: int,
+    end: int,
+) -> int:
+    """Add the tokens ``[first, end)``, if there are any, and return where the next ones begin."""
+    if end <= first:
+        return first
+    before, after = rank_bytes(first), rank_bytes(end)
+    sizes = tuple([b - a for a, b in zip(before, after, strict=True)])
+    parts.append(FetchPart(source, end - first, sizes))
+    return end

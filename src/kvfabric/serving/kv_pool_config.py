@@ -38,6 +38,8 @@ class KvPoolConfig:
         placement: how workers and fetches are chosen; its ``block_tokens`` are those of a hash.
         rank_bytes: KV bytes of so many tokens on each rank of a prefill worker; they must not
             shrink when tokens are added.
+        rank_bytes_in_turn: ``rank_bytes`` of one fetch of a worker after the other, over and over,
+            where ranks take turns at receiving; () by default. All give the same bytes in all.
         directory_lag_ns: time until the control sees a change of a tier.
         fetch_mode: when the rest is computed.
         fetch_deadline_ns: time from the start of a fetch until it is given up; None: never.
@@ -53,6 +55,7 @@ class KvPoolConfig:
     policy: WritePolicy = WritePolicy.THROUGH
     placement: PlacementConfig
     rank_bytes: Callable[[int], Sequence[int]]
+    rank_bytes_in_turn: tuple[Callable[[int], Sequence[int]], ...] = ()
     directory_lag_ns: int = 0
     fetch_mode: FetchMode = FetchMode.BEFORE
     fetch_deadline_ns: int | None = None

@@ -34,7 +34,8 @@ class PrefixFetch:
     Attributes:
         request_id: whose prompt it begins.
         worker: who computes the rest.
-        far: the other server, or ``STORAGE``, chosen to be read; None: its own host memory only.
+        far: the other servers, or ``STORAGE``, chosen to be read, each for a run of blocks; ():
+            its own host memory only.
         num_tokens: end of the prefix that the worker was promised.
         is_last_try: if it is cut short again, the whole prompt is computed.
         state: how far it is.
@@ -49,7 +50,7 @@ class PrefixFetch:
 
     request_id: int
     worker: int
-    far: int | None
+    far: tuple[int, ...]
     num_tokens: int
     is_last_try: bool = False
     state: FetchState = FetchState.ASKED
@@ -115,11 +116,9 @@ class PrefixFetches:
         placement = self.pool.place(num_prompt_tokens, timeline.keys, now_ns)
         if not placement.fetches:
             return placement.worker, 0
-        far = placement.fetches[-1].source
+        far = tuple([fetch.source for fetch in placement.fetches if fetch.source != OWN_HOST])
         num_tokens = num_prompt_tokens - placement.num_computed_tokens
-        self._by_request[request_id] = PrefixFetch(
-            request_id, placement.worker, None if far == OWN_HOST else far, num_tokens
-        )
+        self._by_request[request_id] = PrefixFetch(request_id, placement.worker, far, num_tokens)
         return placement.worker, num_tokens
 
     def reserved(self, timeline: Timeline, num_cached_tokens: int, now_ns: int) -> list[Action]:

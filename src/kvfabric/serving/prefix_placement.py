@@ -39,6 +39,8 @@ class PlacementConfig:
         kv_bytes: bytes of the KV cache of so many tokens.
         host_read_bps: bit/s from a server's host memory into its own HBM.
         remote_read_bps: bit/s from another server's host memory, over the fabric; None: no fetch.
+        max_stripes: most servers that one prefix is fetched from at once, a run of blocks each.
+        receive_bps: bit/s that a worker's NICs take from all these; None: no limit.
         storage_read_bps: bit/s from the storage tier; None: no fetch.
         fetch_setup_ns: fixed time of a fetch from another server or storage.
         num_layers: layers whose fetch and computation overlap; 1: all is there before it starts.
@@ -52,6 +54,8 @@ class PlacementConfig:
     kv_bytes: Callable[[int], int]
     host_read_bps: int
     remote_read_bps: int | None
+    max_stripes: int = 1
+    receive_bps: int | None = None
     storage_read_bps: int | None = None
     fetch_setup_ns: int = 0
     num_layers: int = 1
@@ -59,10 +63,16 @@ class PlacementConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be computed with."""
-        for name in ("block_tokens", "queue_tokens_per_s", "host_read_bps", "num_layers"):
+        for name in (
+            "block_tokens",
+            "queue_tokens_per_s",
+            "host_read_bps",
+            "num_layers",
+            "max_stripes",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}", hint="Write 1 or more")
-        for name in ("remote_read_bps", "storage_read_bps"):
+        for name in ("remote_read_bps", "storage_read_bps", "receive_bps"):
             rate_bps = getattr(self, name)
             if rate_bps is not None and rate_bps < 1:
                 raise ConfigError(f"{name} is {rate_bps}", hint="Write a rate above 0, or none")
@@ -141,7 +151,7 @@ def place_prompt(
         sources: of ``KvDirectory.best_sources``, with at most ``usable_blocks`` keys.
         queued_tokens: prompt tokens that wait at each worker.
         outgoing_bytes: bytes that wait to leave each server, if known: a fetch comes after them,
-            and of several holders the one with the fewest is read.
+            and of several holders those with the fewest are read.
         last: worker chosen before; ties go in turn after it.
     """
     plans = [
@@ -202,11 +212,10 @@ def _next_least(costs: list[int], last: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _FarFetch:
-    """A fetch from outside the worker's server, and what its bytes wait for."""
+    """A fetch from outside the worker's server, of one place or of stripes, and its time."""
 
-    fetch: Fetch
-    rate_bps: int
-    wait_bytes: int
+    fetches: tuple[Fetch, ...]
+    fetch_ns: int
 
 
 def _far_fetches(
@@ -215,23 +224,60 @@ def _far_fetches(
     """Return the fetches that could follow what the worker's own server holds."""
     fetches: list[_FarFetch] = []
     if config.remote_read_bps is not None and group.remote_servers:
-        server = _idlest(group.remote_servers, outgoing_bytes, last)
-        fetch = _fetch(config, server, group.num_local, group.num_remote)
-        wait_bytes = outgoing_bytes[server] if outgoing_bytes else 0
-        fetches.append(_FarFetch(fetch, config.remote_read_bps, wait_bytes))
+        num_blocks = group.num_remote - group.num_local
+        most = min(config.max_stripes, num_blocks)
+        servers = _idlest(group.remote_servers, outgoing_bytes, last, most)
+        fetches.append(_striped(config, servers, group, outgoing_bytes))
     if config.storage_read_bps is not None and group.num_storage > group.num_local:
         fetch = _fetch(config, STORAGE, group.num_local, group.num_storage)
-        fetches.append(_FarFetch(fetch, config.storage_read_bps, 0))
+        read_ns = _read_ns(config.kv_bytes(fetch.num_tokens), config.storage_read_bps)
+        fetches.append(_FarFetch((fetch,), config.fetch_setup_ns + read_ns))
     return fetches
 
 
-def _idlest(servers: int, outgoing_bytes: Sequence[int], last: int) -> int:
-    """Return the server with the fewest bytes to send, the first such after ``last`` in turn."""
-    holders = list(set_bits(servers))
-    if outgoing_bytes:
-        least = min(outgoing_bytes[server] for server in holders)
-        holders = [server for server in holders if outgoing_bytes[server] == least]
-    return next((server for server in holders if server > last), holders[0])
+def _striped(
+    config: PlacementConfig,
+    servers: Sequence[int],
+    group: PrefixSources,
+    outgoing_bytes: Sequence[int],
+) -> _FarFetch:
+    """Return a fetch of what follows the worker's own blocks, a run of them from each server."""
+    assert config.remote_read_bps is not None
+    fetches: list[Fetch] = []
+    longest_bytes = total_bytes = 0
+    first = group.num_local
+    for place, server in enumerate(servers):
+        end = stripe_end(first, group.num_remote, len(servers) - place)
+        fetch = _fetch(config, server, first, end)
+        num_bytes = config.kv_bytes(fetch.num_tokens)
+        wait_bytes = outgoing_bytes[server] if outgoing_bytes else 0
+        longest_bytes = max(longest_bytes, wait_bytes + num_bytes)
+        total_bytes += num_bytes
+        fetches.append(fetch)
+        first = end
+    read_ns = _read_ns(longest_bytes, config.remote_read_bps)
+    if config.receive_bps is not None:
+        read_ns = max(read_ns, _read_ns(total_bytes, config.receive_bps))
+    return _FarFetch(tuple(fetches), config.fetch_setup_ns + read_ns)
+
+
+def stripe_end(first: int, end: int, num_left: int) -> int:
+    """Return where the next stripe of ``[first, end)`` ends if ``num_left`` share it equally.
+
+    >>> stripe_end(0, 10, 3), stripe_end(4, 10, 2), stripe_end(7, 10, 1)
+    (4, 7, 10)
+    """
+    return first + ceil_div(end - first, num_left)
+
+
+def _idlest(servers: int, outgoing_bytes: Sequence[int], last: int, most: int) -> list[int]:
+    """Return the servers with the fewest bytes to send, at most so many; ties in turn."""
+
+    def order(server: int) -> tuple[int, bool, int]:
+        num_bytes = outgoing_bytes[server] if outgoing_bytes else 0
+        return num_bytes, server <= last, server
+
+    return sorted(set_bits(servers), key=order)[:most]
 
 
 def _fetch(config: PlacementConfig, source: int, first_block: int, end_block: int) -> Fetch:
@@ -254,10 +300,8 @@ def _best_plan(
     best = _timed(config, num_prompt_tokens, group, (), 0)
     tried = [_timed(config, num_prompt_tokens, group, own, own_ns)] if own else []
     for item in far:
-        num_bytes = item.wait_bytes + config.kv_bytes(item.fetch.num_tokens)
-        far_ns = config.fetch_setup_ns + _read_ns(num_bytes, item.rate_bps)
-        fetches = (*own, item.fetch)
-        tried.append(_timed(config, num_prompt_tokens, group, fetches, max(own_ns, far_ns)))
+        fetches = (*own, *item.fetches)
+        tried.append(_timed(config, num_prompt_tokens, group, fetches, max(own_ns, item.fetch_ns)))
     for plan in tried:
         if plan.busy_ns + config.min_gain_ns < best.busy_ns:
             best = plan

@@ -1,6 +1,5 @@
 """A request as one worker's scheduler sees it."""
 
-from dataclasses import dataclass, field
 from enum import Enum
 
 from kvfabric.kvcache.block_keys import BlockKeys
@@ -28,7 +27,6 @@ class RequestState(Enum):
     GONE = "gone"
 
 
-@dataclass(slots=True, eq=False)
 class Request:
     """Mutable state; never leaves the serving package.
 
@@ -37,22 +35,45 @@ class Request:
     ``join_context + (tick - join_tick)`` and is not stored, so that an iteration touches nobody.
     """
 
-    request_id: int
-    num_prompt_tokens: int
-    max_tokens: int
-    goal: Goal
-    keys: BlockKeys
-    state: RequestState = RequestState.WAITING
-    num_external_tokens: int = 0  # of the prompt's front, to be brought here from elsewhere
-    num_received_tokens: int = 0  # of the prompt's front, brought here and not findable yet
-    num_computed: int = 0
-    num_outputs: int = 0
-    num_cached_tokens: int = 0
-    num_preemptions: int = 0
-    first_scheduled_ns: int | None = None
-    join_tick: int = 0
-    join_context: int = 0
-    in_batch: bool = field(default=False)  # counted in the decode totals and the growth buckets
+    __slots__ = (
+        "first_scheduled_ns",
+        "goal",
+        "in_batch",
+        "join_context",
+        "join_tick",
+        "keys",
+        "max_tokens",
+        "num_cached_tokens",
+        "num_computed",
+        "num_external_tokens",
+        "num_outputs",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_received_tokens",
+        "request_id",
+        "state",
+    )
+
+    def __init__(
+        self, request_id: int, num_prompt_tokens: int, max_tokens: int, goal: Goal, keys: BlockKeys
+    ) -> None:
+        """Make a request of which nothing is computed."""
+        self.request_id = request_id
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_tokens = max_tokens
+        self.goal = goal
+        self.keys = keys
+        self.state = RequestState.WAITING
+        self.num_external_tokens = 0  # of the prompt's front, to be brought here from elsewhere
+        self.num_received_tokens = 0  # of the prompt's front, brought here and not findable yet
+        self.num_computed = 0
+        self.num_outputs = 0
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
+        self.first_scheduled_ns: int | None = None
+        self.join_tick = 0
+        self.join_context = 0
+        self.in_batch = False  # counted in the decode totals and the growth buckets
 
     @property
     def needs_kv(self) -> bool:

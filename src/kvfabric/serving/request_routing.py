@@ -165,7 +165,7 @@ class RequestRouting:
         if not self._router.has_decode:
             return self._give_up(timeline, Outcome.FAILED, now_ns)
         num_tokens = timeline.num_prompt_tokens
-        destination = self._router.choose_decode(num_tokens, now_ns)
+        destination = self._router.choose_decode(num_tokens, now_ns, source, self._book.num_to)
         self._book.open(timeline.request_id, num_tokens, source, destination)
         timeline.worker = destination
         return [SendCommand(destination, timeline.add_request(Goal.DECODE))]

@@ -1,14 +1,17 @@
 """Which worker takes a request, decided from reports that may be stale."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from enum import Enum
 from operator import add
 
+from kvfabric.serving.decode_choice import DecodeChoice
 from kvfabric.serving.kv_directory import set_bits
+from kvfabric.serving.least_cost import NEVER, next_least
 from kvfabric.serving.signals import SignalBoard
+from kvfabric.serving.timeline import NO_WORKER
 
 SIGNAL_INTERVAL_NS = 50_000_000
-_NEVER = 1 << 62  # the cost of a lost worker
 
 
 class RoutingPolicy(Enum):
@@ -40,12 +43,12 @@ class Router:
 
     __slots__ = (
         "_board",
+        "_decode",
         "_holders",
         "_index",
         "_lost",
         "_max_index_entries",
         "_next",
-        "_next_decode",
         "_num_decode",
         "_num_prefill",
         "_policy",
@@ -62,14 +65,18 @@ class Router:
         num_decode: int,
         signal_interval_ns: int = SIGNAL_INTERVAL_NS,
         max_index_entries: int = 100_000,
+        decode: DecodeChoice | None = None,
     ) -> None:
-        """Make a router over ``num_prefill`` workers that compute prompts, then their receivers."""
+        """Make a router over ``num_prefill`` workers that compute prompts, then their receivers.
+
+        ``decode`` chooses these, by default the least loaded.
+        """
         self._policy = policy
         self._num_prefill = num_prefill
         self._num_decode = num_decode
         self._lost: set[int] = set()
         self._next = num_prefill - 1  # chosen last; the turn begins after it
-        self._next_decode = num_decode - 1
+        self._decode = DecodeChoice() if decode is None else decode
         self._max_index_entries = max_index_entries
         self._board = SignalBoard(num_prefill + num_decode, signal_interval_ns)
         self.observe = self._board.put
@@ -168,7 +175,7 @@ class Router:
         queued = map(add, self._board.queued_tokens(now_ns), self._sent)
         costs = list(map(add, queued, new_tokens))
         self._exclude_lost(costs, 0)
-        chosen = self._next = _next_least(costs, self._next)
+        chosen = self._next = next_least(costs, self._next)
         self._sent[chosen] += new_tokens[chosen]
         return chosen
 
@@ -176,7 +183,7 @@ class Router:
         """Make the lost workers the last choice, in place; costs start at ``first_worker``."""
         for worker in self._lost:
             if 0 <= worker - first_worker < len(costs):
-                costs[worker - first_worker] = _NEVER
+                costs[worker - first_worker] = NEVER
 
     def _forget_sent(self, now_ns: int) -> None:
         """Forget what was sent before the visible reports were made: it is in them."""
@@ -221,25 +228,29 @@ class Router:
         else:
             del self._holders[key]
 
-    def choose_decode(self, num_prompt_tokens: int, now_ns: int) -> int:
-        """Return the id of the decode worker with the fewest prompt tokens; one must be alive."""
+    def choose_decode(
+        self,
+        num_prompt_tokens: int,
+        now_ns: int,
+        source: int = NO_WORKER,
+        num_to: Sequence[int] = (),
+    ) -> int:
+        """Return the id of the decode worker that takes a prompt; one must be alive.
+
+        Args:
+            num_prompt_tokens: of the prompt.
+            now_ns: the instant.
+            source: the prefill worker that sends, if it is chosen already.
+            num_to: hand-offs under way to every worker, by id; ``topology_aware`` needs them.
+        """
         self._forget_sent(now_ns)
         loads = list(map(add, self._board.prompt_tokens(now_ns), self._sent))[self._num_prefill :]
         self._exclude_lost(loads, self._num_prefill)
-        self._next_decode = _next_least(loads, self._next_decode)
-        chosen = self._num_prefill + self._next_decode
+        chosen = self._num_prefill + self._decode.choose(
+            num_prompt_tokens, loads, source, num_to, self._num_prefill
+        )
         self._sent[chosen] += num_prompt_tokens
         return chosen
-
-
-def _next_least(costs: list[int], last: int) -> int:
-    """Return the index of the least cost, the first such after ``last`` in turn."""
-    least = min(costs)
-    assert least < _NEVER, "no live worker to choose"
-    try:
-        return costs.index(least, last + 1)
-    except ValueError:
-        return costs.index(least)
 
 
 def _take_hit_off(new_tokens: list[int], workers: int, num_hit_tokens: int) -> None:

@@ -109,6 +109,15 @@ class Scheduler(StepPlanning):
 
     # ------------------------------------------------------------------ applying a step
 
+    def tell_first_tokens(self) -> list[WorkerEvent]:
+        """Return who has a first token from received KV after one iteration of a run that goes on.
+
+        ``complete`` says the same of steps that are over.
+        """
+        out = self._out[0]
+        received, out.received = out.received, ()
+        return [FirstToken(r.request_id) for r in received if r.state is not RequestState.GONE]
+
     def complete(self, result: StepResult, now_ns: int) -> list[WorkerEvent]:
         """Apply what the oldest step did; return what became of requests, in a fixed order."""
         del now_ns

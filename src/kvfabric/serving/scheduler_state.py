@@ -85,6 +85,13 @@ class SchedulerState:
         """Return the requests that wait for blocks or a place."""
         return len(self._waiting.requests)
 
+    @property
+    def may_only_reserve(self) -> bool:
+        """Return whether nobody but who waits for blocks for received KV may be let in."""
+        if self._loaded or self._cancelling:
+            return False
+        return all(request.needs_kv for request in self._waiting.requests)
+
     def _may_let_in(self) -> bool:
         """Return whether somebody might get in who could not at the last look."""
         if not self._has_news or len(self._running) >= self._config.max_num_seqs:

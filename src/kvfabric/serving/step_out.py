@@ -11,9 +11,10 @@ class StepOut:
 
     Attributes:
         plan: as given to the executor.
-        may_repeat: whether further iterations may follow without planning: a plain decode step
+        may_repeat: whether further iterations may follow without planning: a step without prefill
             after which admission was not skipped.
-        received: requests that decode their first token from received KV, in order.
+        received: requests that decode their first token from received KV, in order; emptied when
+            that is told before the step ends.
         prompts: requests whose last chunk it computes, in order, and whether for the first time.
         ending: requests that reach their token limit in its last iteration, by id.
         batch_version: version of the decode batch right after planning; while it stands, the next

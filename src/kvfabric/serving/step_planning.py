@@ -207,7 +207,7 @@ class StepPlanning(SchedulerState):
         if not (num_decodes or chunks):
             return None
         plan = StepPlan(num_decodes, context_tokens, chunks, joined, self._take_left())
-        may_repeat = not (chunks or joined or draft.has_preempted)
+        may_repeat = not (chunks or draft.has_preempted)
         self._count_ahead(StepOut(plan, draft.received, draft.prompts, may_repeat=may_repeat))
         return plan
 
@@ -254,18 +254,33 @@ class StepPlanning(SchedulerState):
     def run_length(self) -> int:
         """Return how many iterations the one step that is out may run before planning the next.
 
-        Asked when the step starts; all of them have the same batch. Bounded by free blocks and
-        token limits.
+        All of them have the same batch; those counted already are among them. Bounded by free
+        blocks and token limits. Who got a first token by received KV wants to know after the first
+        (``tell_first_tokens``).
         """
         (out,) = self._out
         batch = self._batch
         is_same = out.may_repeat and not out.ending and out.batch_version == batch.version
         if not is_same or not batch.size or self._partial is not None or self._cancelling:
-            return 1
+            return out.num_iterations
         if self._has_news and self._may_let_in():
-            return 1
+            return out.num_iterations
         num_iterations = batch.iterations_within(self.kv.pool.num_free)
-        return 1 + min(num_iterations, batch.iterations_to_limit())
+        return out.num_iterations + min(num_iterations, batch.iterations_to_limit())
+
+    def reserve_in_run(self, num_iterations: int, now_ns: int) -> tuple[Reserved, ...]:
+        """Reserve blocks for received KV as the last of ``num_iterations`` iterations begins.
+
+        What ``schedule`` would decide there, without ending the run; only where all that waits is
+        of that kind, see ``may_only_reserve``.
+        """
+        assert self.may_only_reserve, "the batch may change"
+        self.extend(num_iterations)
+        budget = self._config.max_num_batched_tokens - self._batch.size
+        draft = StepDraft(now_ns, budget, has_preempted=False)
+        self._has_news = False
+        self._admit_waiting(draft)
+        return tuple(draft.reserved)
 
     def extend(self, num_iterations: int) -> None:
         """Count the oldest step that is out as one of ``num_iterations`` iterations in total."""
@@ -275,6 +290,7 @@ class StepPlanning(SchedulerState):
             return
         batch = self._batch
         assert more > 0, "ran less than was counted"
+        assert not out.received, "first tokens are told before the second ones are counted"
         may_run = out.may_repeat and not out.ending and more <= batch.iterations_to_limit()
         assert may_run, "ran more than was planned"
         out.num_iterations = num_iterations

@@ -1,7 +1,5 @@
 """What the control remembers of a request in flight, to write its record at the end."""
 
-from dataclasses import dataclass
-
 from kvfabric.kvcache.block_keys import BlockKeys
 from kvfabric.protocol.record import Outcome, RequestRecord
 from kvfabric.serving.commands import AddRequest
@@ -11,7 +9,6 @@ NO_WORKER = -1
 _NO_KEYS = BlockKeys(0, (), 1, 0)
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
 class Timeline:
     """Instants and counts of one request.
 
@@ -21,39 +18,67 @@ class Timeline:
         is_leaving: it starts anew as soon as ``worker`` has let go of it.
     """
 
-    request_id: int
-    arrival_ns: int
-    num_prompt_tokens: int
-    max_tokens: int = 0
-    keys: BlockKeys = _NO_KEYS
-    worker: int = NO_WORKER
-    goal: Goal = Goal.GENERATE
-    is_leaving: bool = False
-    routed_ns: int | None = None
-    queued_ns: int | None = None
-    prefill_start_ns: int | None = None
-    prefill_end_ns: int | None = None
-    reserved_ns: int | None = None
-    transferred_ns: int | None = None
-    first_token_ns: int | None = None
-    finished_ns: int | None = None
-    num_output_tokens: int = 0
-    num_cached_tokens: int = 0
-    num_preemptions: int = 0
-    transfer_bytes: int = 0
-    num_restarts: int = 0
-    num_fetched_tokens: int = 0
-    fetched_ns: int | None = None
+    __slots__ = (
+        "arrival_ns",
+        "fetched_ns",
+        "finished_ns",
+        "first_token_ns",
+        "goal",
+        "is_leaving",
+        "keys",
+        "max_tokens",
+        "num_cached_tokens",
+        "num_fetched_tokens",
+        "num_output_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_restarts",
+        "prefill_end_ns",
+        "prefill_start_ns",
+        "queued_ns",
+        "request_id",
+        "reserved_ns",
+        "routed_ns",
+        "transfer_bytes",
+        "transferred_ns",
+        "worker",
+    )
+
+    def __init__(self, *, request_id: int, arrival_ns: int, num_prompt_tokens: int) -> None:
+        """Start with a request that is nowhere."""
+        self.request_id = request_id
+        self.arrival_ns = arrival_ns
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_tokens = 0
+        self.keys = _NO_KEYS
+        self.worker = NO_WORKER
+        self.goal = Goal.GENERATE
+        self.is_leaving = False
+        self.routed_ns: int | None = None
+        self.queued_ns: int | None = None
+        self.prefill_start_ns: int | None = None
+        self.prefill_end_ns: int | None = None
+        self.reserved_ns: int | None = None
+        self.transferred_ns: int | None = None
+        self.first_token_ns: int | None = None
+        self.finished_ns: int | None = None
+        self.num_output_tokens = 0
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
+        self.transfer_bytes = 0
+        self.num_restarts = 0
+        self.num_fetched_tokens = 0
+        self.fetched_ns: int | None = None
 
     def add_request(self, goal: Goal, *, num_external_tokens: int = 0) -> AddRequest:
         """Return the command that gives the request to a worker."""
         return AddRequest(
-            request_id=self.request_id,
-            num_prompt_tokens=self.num_prompt_tokens,
-            max_tokens=self.max_tokens,
-            goal=goal,
-            keys=self.keys,
-            num_external_tokens=num_external_tokens,
+            self.request_id,
+            self.num_prompt_tokens,
+            self.max_tokens,
+            goal,
+            self.keys,
+            num_external_tokens,
         )
 
     def forget_attempt(self) -> None:

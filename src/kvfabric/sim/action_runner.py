@@ -53,6 +53,7 @@ class ActionRunner(StepDriver):
         self._records: list[RequestRecord] = []
         self._end_ns = 0
         self._watched_ns: int | None = None
+        self._least_deadline_ns = coordinator.least_deadline_ns
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
@@ -126,10 +127,13 @@ class ActionRunner(StepDriver):
 
         A sooner one begins with a prefill that has ended or blocks that are reserved, no other way.
         """
+        watched_ns = self._watched_ns
+        if watched_ns is not None and watched_ns <= self._now_ns + self._least_deadline_ns:
+            return
         deadline_ns = self._coordinator.next_deadline_ns()
         if deadline_ns is None:
             return
-        if self._watched_ns is None or deadline_ns < self._watched_ns:
+        if watched_ns is None or deadline_ns < watched_ns:
             self._watched_ns = deadline_ns
             self._push(deadline_ns, Phase.DEADLINE, 0)
 

@@ -19,6 +19,7 @@ class SimExecutor:
         "_ends",
         "_max_iterations",
         "_model",
+        "_num_begun",
         "_output_lengths",
         "_plan",
         "_produced",
@@ -60,6 +61,7 @@ class SimExecutor:
         self._start_ns = 0
         self.end_ns = 0  # of the plan that runs
         self.num_iterations = 0
+        self._num_begun = 0  # iterations of the plan that runs that nothing can prevent any more
 
     def lose_all(self) -> None:
         """Forget every request and the plan that runs: the GPUs died. What they ran is history."""
@@ -94,6 +96,7 @@ class SimExecutor:
         """Begin a plan, of which up to ``max_iterations`` iterations may run."""
         assert self._plan is None
         self._plan, self._start_ns, self.is_running = plan, now_ns, True
+        self._num_begun = 1
         for request_id in plan.left:
             self._leave(request_id)
         for join in plan.joined:
@@ -105,29 +108,53 @@ class SimExecutor:
             self.end_ns = now_ns + self._model.mixed_step_ns(shape)
             return
         self.num_iterations = min(max_iterations, self._iterations_to_end(), self._max_iterations)
-        self.end_ns = self._end_of(self.num_iterations)
+        self.end_ns = self.end_of(self.num_iterations)
 
     @property
     def last_iteration_ns(self) -> int:
         """Return when the last iteration of the plan that runs begins."""
-        return self._start_ns if self.num_iterations == 1 else self._end_of(self.num_iterations - 1)
+        return self._start_ns if self.num_iterations == 1 else self.end_of(self.num_iterations - 1)
 
     def iteration_end_ns(self, now_ns: int) -> int:
         """Return when the iteration that is under way ends."""
         if self.num_iterations == 1:
             return self.end_ns
-        return self._end_of(self._iterations_until(now_ns))
+        return self.end_of(self.iterations_until(now_ns))
 
     def interrupt(self, now_ns: int, *, num_ahead: int = 0) -> bool:
         """End a run ``num_ahead`` iterations after the one under way; return whether that is new.
 
         One iteration ahead leaves the next step to be planned while that one runs.
         """
-        num_iterations = self._iterations_until(now_ns) + num_ahead
+        return self.shorten(self.iterations_until(now_ns) + num_ahead)
+
+    def iterations_until(self, now_ns: int) -> int:
+        """Return how many iterations of the plan that runs are over when the present one is."""
+        plan = self._plan
+        assert plan is not None
+        num_iterations = self._model.iterations_until(
+            plan.num_decodes, plan.context_tokens, now_ns - self._start_ns, self.num_iterations
+        )
+        return max(num_iterations, self._num_begun)
+
+    def go_on(self, num_done: int) -> None:
+        """Begin the iteration after the first ``num_done``, which are over."""
+        self._num_begun = num_done + 1
+
+    def end_of(self, num_iterations: int) -> int:
+        """Return when that many iterations of the plan that runs are over."""
+        plan = self._plan
+        assert plan is not None
+        return self._start_ns + self._model.decode_run_ns(
+            plan.num_decodes, plan.context_tokens, num_iterations
+        )
+
+    def shorten(self, num_iterations: int) -> bool:
+        """End a run after at most so many iterations; return whether that is sooner."""
         if num_iterations >= self.num_iterations:
             return False
         self.num_iterations = num_iterations
-        self.end_ns = self._end_of(num_iterations)
+        self.end_ns = self.end_of(num_iterations)
         return True
 
     def complete(self) -> StepResult:
@@ -145,21 +172,6 @@ class SimExecutor:
                 if chunk.is_last:
                     finished += self._after_prompt(chunk.request_id)
         return StepResult(num_iterations, tuple(sorted(finished)) if finished else ())
-
-    def _end_of(self, num_iterations: int) -> int:
-        plan = self._plan
-        assert plan is not None
-        return self._start_ns + self._model.decode_run_ns(
-            plan.num_decodes, plan.context_tokens, num_iterations
-        )
-
-    def _iterations_until(self, now_ns: int) -> int:
-        plan = self._plan
-        assert plan is not None
-        elapsed_ns = max(now_ns - self._start_ns, 1)
-        return self._model.iterations_until(
-            plan.num_decodes, plan.context_tokens, elapsed_ns, self.num_iterations
-        )
 
     def _join(self, request_id: int, tick: int) -> None:
         """Let a request produce one token per iteration from ``tick`` on."""

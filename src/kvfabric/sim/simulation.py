@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 
 from kvfabric.kvcache.tier_links import TierLinks
 from kvfabric.protocol.ports import Network
+from kvfabric.protocol.record import RequestRecord
 from kvfabric.protocol.step import StepPlan
 from kvfabric.protocol.transfer import KvPiece
 from kvfabric.protocol.workload import RequestSpec, Workload
 from kvfabric.serving.actions import IncomingRequest
 from kvfabric.serving.coordinator import Coordinator
 from kvfabric.serving.scheduler import Scheduler
+from kvfabric.serving.step_draft import Reserved
 from kvfabric.sim.action_runner import ActionRunner
 from kvfabric.sim.executor import SimExecutor
 from kvfabric.sim.phases import FIRST_STEP_TRANSFER, MAX_LAYER_GROUPS, NEVER, Phase
@@ -87,6 +89,11 @@ class Simulation(ActionRunner):
         """Let a dead worker come back empty; one that lives is left alone."""
         self._push(time_ns, Phase.WORKER_JOINED, worker_id)
 
+    @property
+    def ended_records(self) -> Sequence[RequestRecord]:
+        """Return the requests that have ended, in order of their ends."""
+        return self._records
+
     def run(
         self, on_progress: Callable[[int], None] | None = None, *, check: bool = False
     ) -> RunResult:
@@ -137,9 +144,10 @@ class Simulation(ActionRunner):
     def _run(self, observe: Callable[[], None] | None) -> None:
         """Apply the next event, or once an instant has no more of them let workers plan."""
         heap, dirty, workers = self._heap, self._dirty, self._workers
+        now_ns = self._now_ns
         while True:
             time_ns, phase, ident, version = min(heap[0], self._network_event)
-            if time_ns > self._now_ns:  # the only place where time moves (INV-3)
+            if time_ns > now_ns:
                 if dirty:
                     self._schedule_dirty()
                     continue
@@ -149,7 +157,7 @@ class Simulation(ActionRunner):
                     return
                 if time_ns >= self._report_ns:
                     self._report(time_ns)
-                self._now_ns = time_ns
+                self._now_ns = now_ns = time_ns  # the only place where time moves (INV-3)
             if phase == _TRANSFER_DONE:
                 self._complete_transfers()
                 continue
@@ -222,11 +230,11 @@ class Simulation(ActionRunner):
     def _arrive(self, spec: RequestSpec) -> None:
         self._note("arrival", spec.request_id)
         request = IncomingRequest(
-            request_id=spec.request_id,
-            num_prompt_tokens=spec.num_prompt_tokens,
-            max_tokens=self._config.max_tokens if spec.max_tokens is None else spec.max_tokens,
-            block_hashes=spec.block_hashes,
-            namespace=spec.namespace,
+            spec.request_id,
+            spec.num_prompt_tokens,
+            self._config.max_tokens if spec.max_tokens is None else spec.max_tokens,
+            spec.block_hashes,
+            spec.namespace,
         )
         self._act(self._coordinator.arrive(request, self._now_ns))
 
@@ -274,10 +282,13 @@ class Simulation(ActionRunner):
                 continue
             if worker.lockstep:
                 self._begin_together(worker.lockstep)
-            elif not worker.executor.is_running:
-                plan = self._plan(worker) if worker.planned is None else worker.planned
-                if plan is not None:
-                    self._begin(worker, plan)
+            else:
+                if worker.is_looked_at:
+                    self._go_on(worker)
+                if not worker.executor.is_running:
+                    plan = self._plan(worker) if worker.planned is None else worker.planned
+                    if plan is not None:
+                        self._begin(worker, plan)
             if worker.may_plan:
                 worker.may_plan = False
                 worker.planned = self._plan(worker)
@@ -285,15 +296,44 @@ class Simulation(ActionRunner):
     def _plan(self, worker: SimWorker) -> StepPlan | None:
         decision = worker.scheduler.schedule(self._now_ns)
         if decision.reserved:
-            for request_id, num_cached_tokens in decision.reserved:
-                self._note("reserved", worker.worker_id, request_id)
-                self._act(
-                    self._coordinator.on_reserved(request_id, self._now_ns, num_cached_tokens)
-                )
-            self._watch_deadline()
+            self._tell_reserved(worker.worker_id, decision.reserved)
         if self._num_layer_groups:
             self._tell(worker.worker_id, decision.started)
         return decision.plan
+
+    def _tell_reserved(self, worker_id: int, reserved: Sequence[Reserved]) -> None:
+        for request_id, num_cached_tokens in reserved:
+            self._note("reserved", worker_id, request_id)
+            self._act(self._coordinator.on_reserved(request_id, self._now_ns, num_cached_tokens))
+        self._watch_deadline()
+
+    def _look_into(self, worker: SimWorker) -> None:
+        """Report what some iterations of a run gave; whether it goes on is decided afterwards."""
+        events = worker.scheduler.tell_first_tokens()
+        worker.is_looked_at = True
+        self._dirty.add(worker.worker_id)
+        self._changed.add(worker.worker_id)
+        if events:
+            self._tell(worker.worker_id, events)
+
+    def _go_on(self, worker: SimWorker) -> None:
+        """Let a run go on, with blocks reserved for who waits for them, or end it right here."""
+        scheduler, executor = worker.scheduler, worker.executor
+        num_iterations, worker.look_after = worker.look_after, 0
+        worker.is_looked_at = False
+        if not scheduler.should_interrupt():
+            executor.go_on(num_iterations)
+        elif scheduler.may_only_reserve:
+            executor.go_on(num_iterations)
+            reserved = scheduler.reserve_in_run(num_iterations + 1, self._now_ns)
+            if executor.shorten(scheduler.run_length()):
+                self._expect_end(worker)
+            if reserved:
+                self._tell_reserved(worker.worker_id, reserved)
+        else:
+            executor.shorten(num_iterations)
+            self._end_step(worker)
+            self._dirty.discard(worker.worker_id)
 
     def _begin_together(self, group: tuple[int, ...]) -> None:
         """Start the steps of a lockstep group, once all of them have ended their last."""
@@ -306,14 +346,20 @@ class Simulation(ActionRunner):
         self._start_together([worker for worker in members if worker.planned is not None])
 
     def _end_step(self, worker: SimWorker) -> None:
-        """Complete a step that is computed, once all bytes it waits for have arrived."""
+        """Complete a step that is computed, once all bytes it waits for have arrived.
+
+        Or look into a run whose end has not come.
+        """
+        if worker.look_after:
+            self._look_into(worker)
+            return
         if worker.awaited or worker.exposed:
             worker.is_computed = True
             if not worker.awaited:
                 parts, worker.exposed = worker.exposed, ()
                 self._exchange(worker, parts)
             return
-        worker.is_computed = False
+        worker.is_computed = worker.is_looked_at = False
         if self._num_layer_groups and worker.executor.plan.prefill:
             self._layers_ready(worker, self._num_layer_groups - 1)
         result = worker.executor.complete()

@@ -85,8 +85,13 @@ class StepDriver:
 
     def _begin(self, worker: SimWorker, plan: StepPlan) -> None:
         worker.planned = None
-        worker.executor.start(plan, self._now_ns, worker.scheduler.run_length())
+        # Planned ahead, a step is followed by one that is planned before its first tokens are out.
+        may_run_on = not (plan.joined and self._config.async_scheduling)
+        max_iterations = worker.scheduler.run_length() if may_run_on else 1
+        worker.executor.start(plan, self._now_ns, max_iterations)
         self._expect_end(worker)
+        if plan.joined and worker.executor.num_iterations > 1:
+            self._look_after(worker, 1)
         if plan.prefill:
             if self._awaiting:
                 self._await_fetches(worker, plan)
@@ -134,6 +139,7 @@ class StepDriver:
         """Await the end of the step that runs and, where the next is planned ahead, that moment."""
         executor = worker.executor
         worker.version = version = worker.version + 1
+        worker.look_after = 0
         event = executor.end_ns, _STEP_DONE, worker.worker_id, version
         heapq.heappush(self._heap, event)
         if self._config.async_scheduling:
@@ -165,9 +171,20 @@ class StepDriver:
         return worker.executor.iteration_end_ns(self._now_ns)
 
     def _make_room(self, worker: SimWorker) -> None:
-        """Cut a run short where something new may change the next step."""
-        num_ahead = 1 if self._config.async_scheduling else 0
-        if worker.scheduler.should_interrupt() and worker.executor.interrupt(
-            self._now_ns, num_ahead=num_ahead
-        ):
+        """Look into a run, or cut it short, where something new may change the next step."""
+        scheduler, executor = worker.scheduler, worker.executor
+        if not scheduler.should_interrupt():
+            return
+        if scheduler.may_only_reserve and not self._config.async_scheduling:
+            if not worker.look_after:
+                num_iterations = executor.iterations_until(self._now_ns)
+                if num_iterations < executor.num_iterations:
+                    self._look_after(worker, num_iterations)
+        elif executor.interrupt(self._now_ns, num_ahead=int(self._config.async_scheduling)):
             self._expect_end(worker)
+
+    def _look_after(self, worker: SimWorker, num_iterations: int) -> None:
+        """Await the end of iterations in the middle of a run, without ending it there."""
+        worker.look_after = num_iterations
+        event = worker.executor.end_of(num_iterations), _STEP_DONE, worker.worker_id, worker.version
+        heapq.heappush(self._heap, event)

@@ -37,6 +37,9 @@ class SimWorker:
         version: counts starts and cuts of steps; events of older ones are void.
         planned: the next step, planned ahead and not started.
         may_plan: the last iteration runs and the next step is not planned.
+        look_after: iterations of the run under way after which its scheduler is looked at without
+            ending it; 0 for none.
+        is_looked_at: those iterations have just ended.
         is_computed: the step that runs waits only for bytes.
         awaited: transfers that the step that runs waits for.
         exposed: bytes still to be sent when those have arrived.
@@ -52,6 +55,8 @@ class SimWorker:
     version: int = 0
     planned: StepPlan | None = None
     may_plan: bool = False
+    look_after: int = 0
+    is_looked_at: bool = False
     is_computed: bool = False
     awaited: set[int] = field(default_factory=set[int])
     exposed: tuple[RankTransfer, ...] = ()
@@ -64,6 +69,7 @@ class SimWorker:
         self.executor.lose_all()
         self.version += 1
         self.planned = None
-        self.may_plan = self.is_computed = False
+        self.may_plan = self.is_computed = self.is_looked_at = False
+        self.look_after = 0
         self.awaited = set()
         self.exposed = ()

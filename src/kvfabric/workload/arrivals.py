@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kvfabric.units import NS_PER_S
+from kvfabric.units import NS_PER_S, ceil_div
 from kvfabric.workload.limits import MAX_NUM_REQUESTS, MAX_SPAN_NS, require_int, require_real
 
 MIN_RATE_PER_S = 1e-4
@@ -56,6 +56,27 @@ class GammaArrivals:
 
 
 @dataclass(frozen=True, slots=True)
+class BurstArrivals:
+    """``size`` sessions at once every ``period_ns``, the first of them at instant 0."""
+
+    size: int
+    period_ns: int
+
+    def __post_init__(self) -> None:
+        """Refuse sizes and periods out of range, and more sessions than a rate may have."""
+        require_int(self.size, "size", low=1, high=MAX_NUM_REQUESTS)
+        require_int(self.period_ns, "period_ns", low=1, high=MAX_SPAN_NS)
+        require_real(
+            self.rate_per_s, "size / period_ns, per s", low=MIN_RATE_PER_S, high=MAX_RATE_PER_S
+        )
+
+    @property
+    def rate_per_s(self) -> float:
+        """Return the mean rate."""
+        return self.size * NS_PER_S / self.period_ns
+
+
+@dataclass(frozen=True, slots=True)
 class ClosedLoop:
     """A fixed number of users; each sends again only after an answer and a pause.
 
@@ -74,7 +95,7 @@ class ClosedLoop:
         require_int(self.ramp_up_ns, "ramp_up_ns", low=0, high=MAX_SPAN_NS)
 
 
-OpenArrivals = PoissonArrivals | ConstantArrivals | GammaArrivals
+OpenArrivals = PoissonArrivals | ConstantArrivals | GammaArrivals | BurstArrivals
 Arrivals = OpenArrivals | ClosedLoop
 
 
@@ -107,6 +128,8 @@ def draw_arrivals_ns(arrivals: OpenArrivals, rng: np.random.Generator, count: in
     """Return the first ``count`` instants, ascending, from instant 0."""
     if isinstance(arrivals, ConstantArrivals):
         return [round(idx * NS_PER_S / arrivals.rate_per_s) for idx in range(count)]
+    if isinstance(arrivals, BurstArrivals):
+        return [idx // arrivals.size * arrivals.period_ns for idx in range(count)]
     return [int(instant) for instant in np.cumsum(_gap_source(arrivals, rng)(count))]
 
 
@@ -117,6 +140,9 @@ def draw_arrivals_until_ns(
     if isinstance(arrivals, ConstantArrivals):
         most = int(duration_ns * arrivals.rate_per_s / NS_PER_S) + 2
         instants = draw_arrivals_ns(arrivals, rng, most)
+    elif isinstance(arrivals, BurstArrivals):
+        num_bursts = ceil_div(duration_ns, arrivals.period_ns)
+        instants = draw_arrivals_ns(arrivals, rng, num_bursts * arrivals.size)
     else:
         instants = _instants_beyond(_gap_source(arrivals, rng), duration_ns)
     return [instant for instant in instants if instant < duration_ns]

@@ -12,9 +12,10 @@ import numpy as np
 
 from kvfabric.errors import ConfigError
 from kvfabric.protocol.workload import RequestSpec, Workload
-from kvfabric.units import NS_PER_S
+from kvfabric.units import NS_PER_S, format_ns
 from kvfabric.workload.arrivals import (
     Arrivals,
+    BurstArrivals,
     ClosedLoop,
     ConstantArrivals,
     ConstantThink,
@@ -26,6 +27,7 @@ from kvfabric.workload.arrivals import (
     draw_arrivals_until_ns,
     draw_thinks_ns,
 )
+from kvfabric.workload.cold_prompts import ColdPrompts, draw_cold, with_cold_lengths
 from kvfabric.workload.lengths import ConstantLength, Length, draw_lengths, largest_length
 from kvfabric.workload.limits import (
     MAX_NUM_REQUESTS,
@@ -36,7 +38,7 @@ from kvfabric.workload.limits import (
 )
 
 # One stream per name; the place in the list is part of the seed, so new names go at the end.
-_STREAMS = ("arrivals", "turns", "prompts", "outputs", "prefixes", "think")
+_STREAMS = ("arrivals", "turns", "prompts", "outputs", "prefixes", "think", "cold", "cold prompts")
 _MAX_NUM_TURNS = 10_000
 _MAX_NUM_HASHES = 50_000_000  # 8 bytes each in the tuples of a workload: 400 MB
 
@@ -75,6 +77,7 @@ class GeneratorConfig:
         turns: turns per session.
         think: pause between an answer and the next turn of the same user.
         prefixes: shared system prompts, or None.
+        cold: sessions that can reuse nothing, or None.
         num_requests: turns in all; the last sessions are cut short to meet it.
         duration_ns: sessions begin before this instant. Needs an open loop.
         hash_block_tokens: tokens per block id, used when anything can be reused at all.
@@ -88,6 +91,7 @@ class GeneratorConfig:
     turns: Length = field(default_factory=lambda: ConstantLength(1))
     think: Think = field(default_factory=lambda: ConstantThink(0))
     prefixes: SharedPrefixes | None = None
+    cold: ColdPrompts | None = None
     num_requests: int | None = None
     duration_ns: int | None = None
     hash_block_tokens: int = 16
@@ -153,7 +157,7 @@ def generate(config: GeneratorConfig, seed: int) -> Workload:
         turns = _plan_open(config, config.arrivals, streams)
     requests = tuple(_build_requests(config, turns, streams))
     return Workload(
-        name=f"{_describe(config.arrivals)}, {len(requests)} requests, seed {seed}",
+        name=f"{_describe(config.arrivals)}, {len(requests)} requests{_cold(config)}, seed {seed}",
         requests=requests,
         hash_block_tokens=config.hash_block_tokens if config.can_reuse else 0,
         num_rows=len(requests),
@@ -176,8 +180,15 @@ def _describe(arrivals: Arrivals) -> str:
             return f"constant {arrivals.rate_per_s:g} /s"
         case GammaArrivals():
             return f"gamma {arrivals.rate_per_s:g} /s cv {arrivals.cv:g}"
+        case BurstArrivals():
+            return f"bursts of {arrivals.size} every {format_ns(arrivals.period_ns)}"
         case ClosedLoop():
             return f"closed loop of {arrivals.num_users} users"
+
+
+def _cold(config: GeneratorConfig) -> str:
+    cold = config.cold
+    return "" if cold is None or not cold.share else f", {cold.share:.4g} of the sessions cold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,17 +199,19 @@ class _Turn:
     arrival_ns: int
     after_request_id: int | None
     think_ns: int
+    is_cold: bool
 
 
 def _plan_open(
     config: GeneratorConfig, arrivals: OpenArrivals, streams: dict[str, np.random.Generator]
 ) -> list[_Turn]:
     if config.num_requests is not None:
-        num_turns = _turns_summing_to(config, streams["turns"], config.num_requests)
+        num_turns, is_cold = _draw_turns(config, streams, config.num_requests)
+        num_turns = _cut_to_sum(num_turns, config.num_requests)
         starts_ns = draw_arrivals_ns(arrivals, streams["arrivals"], len(num_turns))
     else:
         starts_ns = draw_arrivals_until_ns(arrivals, streams["arrivals"], config.duration_ns or 0)
-        num_turns = draw_lengths(config.turns, streams["turns"], len(starts_ns))
+        num_turns, is_cold = _draw_turns(config, streams, len(starts_ns))
     if not num_turns or sum(num_turns) > MAX_NUM_REQUESTS:
         raise ConfigError(
             f"{len(num_turns)} sessions with {sum(num_turns)} turns begin within the duration",
@@ -208,20 +221,27 @@ def _plan_open(
     thinks_ns = draw_thinks_ns(config.think, streams["think"], sum(num_turns))
     turns: list[_Turn] = []
     for session_idx, (start_ns, count) in enumerate(zip(starts_ns, num_turns, strict=True)):
-        turns.append(_Turn(session_idx, start_ns, None, 0))
+        turns.append(_Turn(session_idx, start_ns, None, 0, is_cold[session_idx]))
         for _ in range(count - 1):
             after = len(turns) - 1
-            turns.append(_Turn(session_idx, start_ns, after, thinks_ns[len(turns)]))
+            turns.append(_Turn(session_idx, start_ns, after, thinks_ns[len(turns)], is_cold=False))
     return turns
 
 
-def _turns_summing_to(
-    config: GeneratorConfig, rng: np.random.Generator, num_requests: int
-) -> list[int]:
-    """Return the turns of each session, the last one cut so that all sum to ``num_requests``."""
+def _draw_turns(
+    config: GeneratorConfig, streams: dict[str, np.random.Generator], num_sessions: int
+) -> tuple[list[int], list[bool]]:
+    """Return the turns of each session, and whether it is cold: such a one has a single turn."""
+    is_cold = draw_cold(config.cold, streams["cold"], num_sessions)
+    drawn = draw_lengths(config.turns, streams["turns"], num_sessions)
+    return [1 if cold else count for count, cold in zip(drawn, is_cold, strict=True)], is_cold
+
+
+def _cut_to_sum(num_turns: Sequence[int], num_requests: int) -> list[int]:
+    """Return the turns of the first sessions, the last one cut so that all sum to that number."""
     kept: list[int] = []
     left = num_requests
-    for count in draw_lengths(config.turns, rng, num_requests):
+    for count in num_turns:
         kept.append(min(count, left))
         left -= kept[-1]
         if not left:
@@ -236,7 +256,7 @@ def _plan_closed(
     num_requests, num_users = config.num_requests or 0, arrivals.num_users
     thinks_ns = draw_thinks_ns(config.think, streams["think"], num_requests)
     starts_ns = _user_starts_ns(arrivals, thinks_ns[:num_users], streams["arrivals"])
-    num_turns = iter(draw_lengths(config.turns, streams["turns"], num_requests))
+    num_turns, is_cold = _draw_turns(config, streams, num_requests)
     session_indices = itertools.count()
     session_by_user = [0] * num_users
     turns_left_by_user = [0] * num_users
@@ -245,12 +265,13 @@ def _plan_closed(
         user = request_id % num_users
         if not turns_left_by_user[user]:
             session_by_user[user] = next(session_indices)
-            turns_left_by_user[user] = next(num_turns)
+            turns_left_by_user[user] = num_turns[session_by_user[user]]
         turns_left_by_user[user] -= 1
         is_first = request_id < num_users
         after = None if is_first else request_id - num_users
         think_ns = 0 if is_first else thinks_ns[request_id]
-        turns.append(_Turn(session_by_user[user], starts_ns[user], after, think_ns))
+        session_idx = session_by_user[user]
+        turns.append(_Turn(session_idx, starts_ns[user], after, think_ns, is_cold[session_idx]))
     return turns
 
 
@@ -271,7 +292,12 @@ def _user_starts_ns(
 def _build_requests(
     config: GeneratorConfig, turns: Sequence[_Turn], streams: dict[str, np.random.Generator]
 ) -> Iterator[RequestSpec]:
-    new_tokens = draw_lengths(config.prompt, streams["prompts"], len(turns))
+    new_tokens = with_cold_lengths(
+        config.cold,
+        streams["cold prompts"],
+        draw_lengths(config.prompt, streams["prompts"], len(turns)),
+        [turn.is_cold for turn in turns],
+    )
     outputs = draw_lengths(config.output, streams["outputs"], len(turns))
     prompts = _whole_prompts(config, turns, new_tokens, outputs)
     ends = [prompt + output for prompt, output in zip(prompts, outputs, strict=True)]
@@ -300,7 +326,7 @@ def _whole_prompts(
     said_by_session: dict[int, int] = {}
     prompts: list[int] = []
     for turn, num_new, num_output in zip(turns, new_tokens, outputs, strict=True):
-        said = said_by_session.get(turn.session_idx, opening_tokens)
+        said = said_by_session.get(turn.session_idx, 0 if turn.is_cold else opening_tokens)
         prompts.append(said + num_new)
         said_by_session[turn.session_idx] = prompts[-1] + num_output
     return prompts
@@ -320,7 +346,8 @@ def _chain_hashes(
     ids_by_session: dict[int, list[int]] = {}
     for turn, end in zip(turns, ends, strict=True):
         if turn.session_idx not in ids_by_session:
-            ids_by_session[turn.session_idx] = opening_ids(turn.session_idx)
+            opening = [] if turn.is_cold else opening_ids(turn.session_idx)
+            ids_by_session[turn.session_idx] = opening
         block_ids = ids_by_session[turn.session_idx]
         num_new = end // block_tokens - len(block_ids)
         block_ids.extend(itertools.islice(fresh_ids, num_new))

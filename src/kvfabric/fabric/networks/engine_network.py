@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kvfabric.fabric.engines.flow_engine import FlowEngine
 from kvfabric.fabric.graph import FloatArray
-from kvfabric.fabric.networks.link_loads import busiest_channels
+from kvfabric.fabric.networks.link_loads import ChannelLoads, busiest_channels, channel_loads
 from kvfabric.fabric.networks.network import LinkLoad
 from kvfabric.fabric.networks.pressure_report import PressureReport, report_pressure
 from kvfabric.fabric.routes.load_balancing import LoadBalancer, SubFlow
@@ -115,6 +115,10 @@ class EngineNetwork:
     def carried_bytes(self) -> FloatArray:
         """Return the bytes on the wire of every channel so far, in the balancer's order of ids."""
         return self._engine.carried_bytes()
+
+    def channel_loads(self) -> ChannelLoads:
+        """Return bytes, pauses and queues of every channel of the topology so far."""
+        return channel_loads(self._balancer, self._engine)
 
     def pressure(self) -> PressureReport | None:
         """Return pauses, victims and queues so far; None if the engine knows none."""

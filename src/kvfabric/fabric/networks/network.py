@@ -8,6 +8,7 @@ import numpy as np
 from kvfabric.fabric.engines.maxmin_flows import FULL_SOLVE_ABOVE, FlowSet
 from kvfabric.fabric.graph import FloatArray
 from kvfabric.fabric.routes.load_balancing import LoadBalancer
+from kvfabric.fabric.routes.policies.spraying import over_real_channels
 from kvfabric.fabric.routes.router import Router
 from kvfabric.protocol.transfer import TransferPlan
 from kvfabric.units import NS_PER_S
@@ -128,6 +129,10 @@ class FabricNetwork:
     def carried_bytes(self) -> FloatArray:
         """Return the bytes on the wire of every channel so far, in the balancer's order of ids."""
         return self._flows.carried_bytes()
+
+    def real_carried_bytes(self) -> FloatArray:
+        """Return the same per channel of the topology: pools spread over their channels."""
+        return over_real_channels(self._balancer, self._flows.carried_bytes())
 
     def busiest_links(self, window_ns: int, count: int = 1) -> list[LinkLoad]:
         """Return the most utilized channels over a window, busiest first, ties by channel."""

@@ -1,6 +1,8 @@
 """Turns the messages of a transfer into flows, compiled: the fast form of every load balancer."""
 
+from array import array
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -43,7 +45,6 @@ class Router:
         "_release",
         "_route",
         "_tables",
-        "_write",
         "longest_hops",
         "new",
         "path",
@@ -80,13 +81,10 @@ class Router:
             but no flows.
         """
         num_messages = len(parts)
-        if 3 * num_messages > len(self._write):
+        if 3 * num_messages > len(self._messages):
             self._make_room(num_messages)
-        write, place, total_bytes = self._write, 0, 0
-        for src_gpu, dst_gpu, num_bytes in parts:
-            write[place], write[place + 1], write[place + 2] = src_gpu, dst_gpu, num_bytes
-            place += 3
-            total_bytes += num_bytes
+        messages = array("q", chain.from_iterable(parts))
+        self._messages[: 3 * num_messages] = messages
         num_routed = num_new = 0
         while num_routed < num_messages:
             num_routed, num_new, self.longest_hops = self._route(
@@ -101,7 +99,7 @@ class Router:
             )
             if num_routed < num_messages:
                 self._tables = with_more_items(self._tables)
-        return num_new, total_bytes
+        return num_new, sum(messages[2::3])
 
     def release(self, flows: FlowTables, num_done: int) -> None:
         """Take the load of the first flows of ``flows.done`` away, in that order."""
@@ -126,7 +124,6 @@ class Router:
     def _make_room(self, num_messages: int) -> None:
         num_flows = num_messages * self._num_parts
         self._messages: Ints = np.zeros(3 * num_messages, np.int64)
-        self._write = memoryview(self._messages.data)
         self.new: Records = np.zeros(num_flows, NEW_FLOW)
         self.path: Indices = np.zeros(num_flows * self._most_hops, np.int32)
         self.longest_hops = 0

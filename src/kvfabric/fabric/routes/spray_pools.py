@@ -74,6 +74,14 @@ class SprayPools:
         members = self._members[channel - self._num_real]
         return f"all {len(members)} channels like {name(members[0])}"
 
+    def over_real_channels(self, per_channel: FloatArray) -> FloatArray:
+        """Return ``[num_channels]`` of the topology: pools spread in proportion to capacity."""
+        real = per_channel[: self._num_real].copy()
+        for pool, members in enumerate(self._members):
+            rates = self._real_bps[list(members)]
+            real[list(members)] += per_channel[self._num_real + pool] * rates / rates.sum()
+        return real
+
     def _index_bundles(self) -> None:
         paths = self._paths
         ends = zip(paths.bundle_tail, paths.bundle_head, strict=True)

@@ -3,6 +3,7 @@
 from kvfabric.fabric.graph import FloatArray
 from kvfabric.fabric.routes.paths import PathTable
 from kvfabric.fabric.routes.policies.balancer import (
+    LoadBalancer,
     StatelessBalancer,
     SubFlow,
     stripe_path,
@@ -62,3 +63,14 @@ class SprayBalancer(StatelessBalancer):
     def channel_name(self, channel: int) -> str:
         """Return the name of a real or pooled channel."""
         return self._pools.channel_name(channel)
+
+    def over_real_channels(self, per_channel: FloatArray) -> FloatArray:
+        """Return bytes with those of every pool spread evenly over its channels."""
+        return self._pools.over_real_channels(per_channel)
+
+
+def over_real_channels(balancer: LoadBalancer, per_channel: FloatArray) -> FloatArray:
+    """Return bytes per channel id of any policy as bytes per channel of the topology."""
+    if isinstance(balancer, SprayBalancer):
+        return balancer.over_real_channels(per_channel)
+    return per_channel

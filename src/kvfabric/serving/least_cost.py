@@ -1,0 +1,18 @@
+"""The choice of what costs least, where equals take turns."""
+
+NEVER = 1 << 62
+"""The cost of what must not be chosen, such as a lost worker."""
+
+
+def next_least(costs: list[int], last: int) -> int:
+    """Return the index of the least cost, the first such after ``last`` in turn.
+
+    >>> next_least([5, 3, 3], 0), next_least([5, 3, 3], 1), next_least([5, 3, 3], 2)
+    (1, 2, 1)
+    """
+    least = min(costs)
+    assert least < NEVER, "no live worker to choose"
+    try:
+        return costs.index(least, last + 1)
+    except ValueError:
+        return costs.index(least)

@@ -77,8 +77,9 @@ def test_cost_is_the_sum_of_its_categories() -> None:
 
 def test_power_counts_what_is_published_and_names_the_rest() -> None:
     bill = bom("clos")
-    assert bill.known_power_w() == 24 * 940
-    assert bill.parts_of_unknown_power() == ("1x400g", "optic-400g")
+    # Source: NVIDIA MMS4X00-NS400, 9 W at most; 2 for each of 1,024 fibre cables
+    assert bill.known_power_w() == 24 * 940 + 2048 * 9
+    assert bill.parts_of_unknown_power() == ("1x400g",)
 
 
 def test_dictionary_is_json_and_says_what_is_in_and_out() -> None:

@@ -1,5 +1,6 @@
 import pytest
 
+from kvfabric.catalog.gpus import gpu_names
 from kvfabric.catalog.nics import NICS, smallest_nic
 from kvfabric.catalog.optics import CABLE_PARTS, CableKind, smallest_part
 from kvfabric.catalog.prices import PRICE_BOOK, Price
@@ -61,7 +62,7 @@ def test_nic_is_found_by_ports_and_rate() -> None:
 
 
 def test_price_book_covers_everything_a_bill_may_name() -> None:
-    keys = [model.key for model in CLASSES] + list(CABLE_PARTS) + list(NICS)
+    keys = [*(model.key for model in CLASSES), *CABLE_PARTS, *NICS, *gpu_names()]
     assert all(PRICE_BOOK.price(key).source.text for key in keys)
 
 

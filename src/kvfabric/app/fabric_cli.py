@@ -10,6 +10,7 @@ import click
 
 from kvfabric.app.fabric_options import POLICY_NAMES, fabric_options
 from kvfabric.app.output_option import OUTPUT_FORMAT
+from kvfabric.app.rack_options import rack_options
 
 
 @click.command()
@@ -33,6 +34,12 @@ from kvfabric.app.output_option import OUTPUT_FORMAT
     metavar="HOPS",
     help="Hops from which on the next lossless priority is used, such as 2 or 2,3.  "
     "[default: one priority]",
+)
+@rack_options
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder that gets bom.csv, wiring.csv, wiring.xlsx and topology.json.",
 )
 @OUTPUT_FORMAT
 def topology(**options: object) -> None:

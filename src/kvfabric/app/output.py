@@ -25,12 +25,13 @@ def check_out(out: Path | None) -> None:
         raise ConfigError(f"cannot write in {nearest}", where="--out", hint="Name another folder")
 
 
-def write_files(out: Path, files: Mapping[str, str]) -> None:
-    """Write texts by name into a folder, which is made if need be."""
+def write_files(out: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write texts and bytes by name into a folder, which is made if need be."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (out / name).write_text(text, "utf-8")
+        for name, content in files.items():
+            data = content.encode("utf-8") if isinstance(content, str) else content
+            (out / name).write_bytes(data)
     except OSError as error:
         reason = error.strerror or "it cannot be written"
         raise ConfigError(

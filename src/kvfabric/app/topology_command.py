@@ -5,16 +5,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvfabric.app.flags import told_by_flag
+from kvfabric.app.output import check_out, write_files
+from kvfabric.app.price_book_file import load_price_book
+from kvfabric.app.rack_options import FLAGS
 from kvfabric.app.render import render_mapping
-from kvfabric.catalog.prices import PRICE_BOOK
+from kvfabric.app.render_topology import render_parts
 from kvfabric.errors import ConfigError
+from kvfabric.export.wiring_files import fabric_files
 from kvfabric.fabric.build import build_topology, find_builder
 from kvfabric.fabric.deadlocks.buffer_dependencies import HopPriorities
-from kvfabric.fabric.deadlocks.deadlock import deadlock_report
+from kvfabric.fabric.deadlocks.deadlock import DeadlockReport, deadlock_report
 from kvfabric.fabric.failures import parse_failures, without
 from kvfabric.fabric.graph import Topology
 from kvfabric.fabric.measured.measures import topology_report
-from kvfabric.plan.bom import bill_of_materials, bom_to_dict
+from kvfabric.plan.bom import BillOfMaterials, bill_of_materials, bom_to_dict
+from kvfabric.plan.cabling import CableRule
+from kvfabric.plan.fabric_notes import racks_to_dict
+from kvfabric.plan.price_sensitivity import price_swings, swing_to_dict
+from kvfabric.plan.rack_rules import RackRules
+from kvfabric.plan.wiring import Wiring, wire
 from kvfabric.units import parse_rate_bps
 
 DEFAULT_NIC_BPS = 400_000_000_000
@@ -30,15 +39,20 @@ _FLAGS = {
     "fabric.port_rate": "--port-rate",
     "fabric.radix": "--radix",
     "fabric.shape": "--shape",
+    **FLAGS,
 }
 
 
 def run_topology(options: Mapping[str, Any]) -> tuple[str, bool]:
     """Return what the command prints, and whether the fabric is free of deadlocks.
 
+    With ``out`` it also writes parts, wiring list and ``topology.json`` there.
+
     Raises:
         ConfigError: names the flag and what to write instead.
     """
+    check_out(options["out"])
+    book = load_price_book(options["prices"], where="--prices")
     topology = topology_of(options)
     with told_by_flag(_FLAGS):
         left = without(topology, parse_failures(topology, options["fail"]))
@@ -46,16 +60,40 @@ def run_topology(options: Mapping[str, Any]) -> tuple[str, bool]:
         deadlock = deadlock_report(
             left, options["load_balancing"], parse_priorities(options["priority_hops"])
         )
-    bom = bom_to_dict(bill_of_materials(topology, PRICE_BOOK))
+        wiring = wire(topology, _rack_rules(options), CableRule(options["cables"]))
+    bom = bill_of_materials(topology, book, wiring.cables)
+    as_json = _as_json(report, deadlock, wiring, bom)
+    if options["out"] is not None:
+        write_files(options["out"], fabric_files(wiring, bom) | {"topology.json": as_json})
     is_free = not deadlock.can_deadlock
     if options["output_format"] == "json":
-        report |= {"deadlock": deadlock.as_dict(), "bill_of_materials": bom}
-        return json.dumps(report, indent=2) + "\n", is_free
+        return as_json, is_free
     shown = {key: "-" if value is None else value for key, value in report.items()}
     verdict = "\n".join(deadlock.lines())
-    return (
-        f"{render_mapping(shown)}{verdict}\n\n{render_mapping({'bill_of_materials': bom})}",
-        is_free,
+    return f"{render_mapping(shown)}{verdict}\n\n{render_parts(wiring, bom)}", is_free
+
+
+def _as_json(
+    report: Mapping[str, object], deadlock: DeadlockReport, wiring: Wiring, bom: BillOfMaterials
+) -> str:
+    values = {
+        **report,
+        "deadlock": deadlock.as_dict(),
+        "bill_of_materials": bom_to_dict(bom),
+        "price_sensitivity": [swing_to_dict(swing) for swing in price_swings(bom)],
+        "racks": racks_to_dict(wiring),
+    }
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _rack_rules(options: Mapping[str, Any]) -> RackRules:
+    server_power_kw = options["server_power"]
+    return RackRules(
+        rack_units=options["rack_units"],
+        rack_power_w=1000 * options["rack_power"],
+        server_units=options["server_units"],
+        server_power_w=None if server_power_kw is None else 1000 * server_power_kw,
+        racks_per_row=options["racks_per_row"],
     )
 
 

@@ -22,6 +22,44 @@ class CableKind(Enum):
     FIBRE_TRUNK = "mpo-trunk"
 
 
+class Reach(Enum):
+    """How far a pair of optical modules carries, shortest first."""
+
+    SR = "sr"
+    DR = "dr"
+    FR = "fr"
+
+
+COPPER_REACH_M = 3
+ACTIVE_REACH_M = 30
+OPTIC_REACH_M: Mapping[Reach, int] = MappingProxyType(
+    {Reach.SR: 50, Reach.DR: 500, Reach.FR: 2_000}
+)
+REACHES = Source(
+    SourceKind.DATASHEET,
+    "NVIDIA LinkX 100G-PAM4 overview and MMS4X00-NM, MMS4X50-NM: passive copper up to 3 m, "
+    "multimode (SR) 50 m, single mode 500 m (DR) and 2 km (FR); 30 m of active optical cables is "
+    "assumed",
+    _READ,
+)
+
+
+def shortest_reach(length_m: float) -> Reach:
+    """Return the first kind of optical modules that spans a length.
+
+    >>> shortest_reach(30).value
+    'sr'
+    """
+    for reach, most_m in OPTIC_REACH_M.items():
+        if length_m <= most_m:
+            return reach
+    raise ConfigError(
+        f"a cable of {length_m:,.0f} m",
+        where="racks",
+        hint=f"Optical modules of the catalog carry up to {OPTIC_REACH_M[Reach.FR]:,} m",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CablePart:
     """An optical module (one end), or a cable with or without its ends.
@@ -41,14 +79,16 @@ class CablePart:
     source: Source
 
 
-_RATES = Source(
-    SourceKind.PUBLISHED, "rates in use in From ATOP to ZCube, SIGCOMM 2025, Table 7", _READ
-)
 _POWER_800 = Source(
     SourceKind.PUBLISHED, "800G DSP module 14 to 18 W, middle taken; from a secondary copy", _READ
 )
+_POWER_400 = Source(
+    SourceKind.DATASHEET,
+    "NVIDIA MMS4X00-NS400: 9 W at most, 5 W with two of its four channels (200G)",
+    _READ,
+)
 _PASSIVE = Source(SourceKind.ASSUMED, "passive copper and glass take no power of their own")
-_ACTIVE = Source(SourceKind.ASSUMED, "power unpublished; no builder plans active optical cables")
+_ACTIVE = Source(SourceKind.ASSUMED, "power unpublished; only cables chosen by their length are")
 
 
 def _rate_parts(gbit: int, power_w: float | None, source: Source) -> tuple[CablePart, ...]:
@@ -62,8 +102,8 @@ def _rate_parts(gbit: int, power_w: float | None, source: Source) -> tuple[Cable
 
 
 _PARTS = (
-    *_rate_parts(200, None, _RATES),
-    *_rate_parts(400, None, _RATES),
+    *_rate_parts(200, 5.0, _POWER_400),
+    *_rate_parts(400, 9.0, _POWER_400),
     *_rate_parts(800, 16.0, _POWER_800),
     CablePart(
         key="mpo-trunk",

@@ -1,12 +1,14 @@
-"""A dated price book: low, typical and high price of each network part, with a source each.
+"""A dated price book: low, typical and high price of each network part and GPU, with a source each.
 
 Street prices move and few are public. A range is part of the answer; so is the word "assumed".
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from types import MappingProxyType
 
+from kvfabric.catalog.optics import CABLE_PARTS, CableKind, Reach
 from kvfabric.errors import ConfigError
 from kvfabric.protocol.provenance import Source, SourceKind
 
@@ -42,12 +44,25 @@ class PriceBook:
     Attributes:
         name: what reports call it.
         date: ISO date of the newest entry.
-        prices: by the key of a switch, NIC or cable part of the catalog.
+        prices: by the key of a switch, NIC or cable part of the catalog, or the name of a GPU; an
+            optical module may also be priced by reach, as ``optic-400g-dr``.
+        given: the keys whose price is the user's.
     """
 
     name: str
     date: str
     prices: Mapping[str, Price]
+    given: frozenset[str] = frozenset()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel to other processes as plain values: a read-only view of a mapping cannot."""
+        values = (self.name, self.date, dict(self.prices), self.given)
+        return (_rebuilt, values)
+
+    def key_of(self, part: str, reach: Reach | None = None) -> str:
+        """Return the key under which a part is priced: with its reach where the book has that."""
+        with_reach = part if reach is None else f"{part}-{reach.value}"
+        return with_reach if with_reach in self.prices else part
 
     def price(self, key: str) -> Price:
         """Return the price of one part."""
@@ -58,6 +73,10 @@ class PriceBook:
                 hint=f"Add it; priced parts are {', '.join(sorted(self.prices))}",
             )
         return self.prices[key]
+
+
+def _rebuilt(name: str, date: str, prices: dict[str, Price], given: frozenset[str]) -> PriceBook:
+    return PriceBook(name=name, date=date, prices=MappingProxyType(prices), given=given)
 
 
 def _price(low: float, typical: float, high: float, source: Source) -> Price:
@@ -143,8 +162,64 @@ _NICS = {
     "2x400g": _price(1_300, 3_500, 6_500, _assumed("no citable price; above the 2 x 200G NICs")),
 }
 
+_SHARE = (
+    "no citable price; per GPU with its share of a server (processors, memory, baseboard, disks, "
+    "chassis; without the NIC of the fabric)"
+)
+_H100 = "from the 30,000 per GPU named by the luxoptx.com 800G TCO post"
+_GPUS = {
+    "a100-sxm-80gb": _price(8_000, 15_000, 26_000, _assumed(f"{_SHARE}; about half of an H100")),
+    "h20-sxm-96gb": _price(9_000, 16_000, 28_000, _assumed(f"{_SHARE}; about half of an H100")),
+    "h100-sxm-80gb": _price(20_000, 35_000, 50_000, _assumed(f"{_SHARE}; {_H100}, plus the share")),
+    "h200-sxm-141gb": _price(24_000, 40_000, 58_000, _assumed(f"{_SHARE}; above an H100")),
+    "b200-sxm-180gb": _price(28_000, 48_000, 76_000, _assumed(f"{_SHARE}; above an H200")),
+    "l40s": _price(6_500, 11_000, 18_000, _assumed(f"{_SHARE}; about a third of an H100")),
+    "rtx-4090": _price(1_800, 3_500, 7_000, _assumed(f"{_SHARE}; about a tenth of an H100")),
+}
+
 PRICE_BOOK = PriceBook(
     name="public sources 2026-11",
     date=_READ,
-    prices=MappingProxyType({**_SWITCHES, **_OPTICS, **_CABLES, **_NICS}),
+    prices=MappingProxyType({**_SWITCHES, **_OPTICS, **_CABLES, **_NICS, **_GPUS}),
 )
+
+_BY_REACH = tuple(
+    f"{part.key}-{reach.value}"
+    for part in CABLE_PARTS.values()
+    if part.kind in {CableKind.OPTIC_END, CableKind.FIBRE_TRUNK}
+    for reach in Reach
+)
+
+
+def priced_keys() -> tuple[str, ...]:
+    """Return every key that a price book may hold."""
+    return (*PRICE_BOOK.prices, *_BY_REACH)
+
+
+def with_prices(prices: Mapping[str, Price], *, name: str, date: str = "") -> PriceBook:
+    """Return the public price book with some prices replaced by the user's.
+
+    Args:
+        prices: by key of ``priced_keys``.
+        name: what reports call them, such as a file's name.
+        date: ISO date of theirs, where known.
+
+    Raises:
+        ConfigError: an unknown key; names the closest.
+    """
+    for key in prices:
+        if key not in priced_keys():
+            close = get_close_matches(key.lower(), priced_keys(), n=3, cutoff=0.4)
+            raise ConfigError(
+                f"unknown part {key!r}",
+                hint=f"Did you mean {', '.join(close)}?"
+                if close
+                else f"Known parts: {', '.join(PRICE_BOOK.prices)}",
+            )
+    count = f"{len(prices)} price{'' if len(prices) == 1 else 's'}"
+    return PriceBook(
+        name=f"{PRICE_BOOK.name}, with {count} of {name}",
+        date=max(PRICE_BOOK.date, date),
+        prices=MappingProxyType({**PRICE_BOOK.prices, **prices}),
+        given=frozenset(prices),
+    )

@@ -22,6 +22,8 @@ class SwitchModel:
         cage_rate_bps: of one cage; a cage may be broken out into 2, 4 or 8 slower ports.
         port_latency_ns: first bit in to first bit out, or None where unpublished.
         power_w: typical, without optics, or None where unpublished.
+        planning_power_w: what racks are planned with; the published power, or an assumed one.
+        rack_units: height, as ``SHAPES`` says.
     """
 
     key: str
@@ -29,6 +31,8 @@ class SwitchModel:
     cage_rate_bps: int
     port_latency_ns: int | None = None
     power_w: float | None = None
+    planning_power_w: float
+    rack_units: int
     source: Source
 
     @property
@@ -52,6 +56,11 @@ class SwitchModel:
         return self.capacity_bps // port_rate_bps
 
 
+SHAPES = Source(
+    SourceKind.ASSUMED,
+    "32 cages fill 1 rack unit, 64 cages 2 (as FS N9600-64OD and NVIDIA SN5600; 64 cages of 400G "
+    "also come in 1); power of classes without a published one by halving and rounding up",
+)
 _CLASS = Source(
     SourceKind.PUBLISHED,
     "capacity classes of From ATOP to ZCube, SIGCOMM 2025, Table 7 and section 4.1",
@@ -62,14 +71,32 @@ _MODELS = (
         key="6.4t",
         num_ports=32,
         cage_rate_bps=200 * _GBIT,
+        planning_power_w=250.0,
+        rack_units=1,
         source=Source(SourceKind.ASSUMED, "the next smaller class, 32 x 200G, by halving 12.8T"),
     ),
-    SwitchModel(key="12.8t", num_ports=32, cage_rate_bps=400 * _GBIT, source=_CLASS),
-    SwitchModel(key="25.6t", num_ports=64, cage_rate_bps=400 * _GBIT, source=_CLASS),
+    SwitchModel(
+        key="12.8t",
+        num_ports=32,
+        cage_rate_bps=400 * _GBIT,
+        planning_power_w=400.0,
+        rack_units=1,
+        source=_CLASS,
+    ),
+    SwitchModel(
+        key="25.6t",
+        num_ports=64,
+        cage_rate_bps=400 * _GBIT,
+        planning_power_w=700.0,
+        rack_units=2,
+        source=_CLASS,
+    ),
     SwitchModel(
         key="51.2t",
         num_ports=64,
         cage_rate_bps=800 * _GBIT,
+        planning_power_w=940.0,
+        rack_units=2,
         power_w=940.0,
         source=Source(
             SourceKind.PUBLISHED,
@@ -82,6 +109,8 @@ _MODELS = (
         key="qm9700",
         num_ports=64,
         cage_rate_bps=400 * _GBIT,
+        planning_power_w=700.0,
+        rack_units=1,
         source=Source(
             SourceKind.DATASHEET,
             "NVIDIA DGX SuperPOD H100 reference architecture, network fabrics: 64-port QM9700",
@@ -92,6 +121,8 @@ _MODELS = (
         key="cx864e-n",
         num_ports=64,
         cage_rate_bps=800 * _GBIT,
+        planning_power_w=1000.0,
+        rack_units=2,
         port_latency_ns=560,
         source=Source(
             SourceKind.DATASHEET, "Asterfusion CX864E-N, cloudswit.ch AI inference network", _READ
@@ -102,6 +133,15 @@ _MODELS = (
 SWITCHES: Mapping[str, SwitchModel] = MappingProxyType({model.key: model for model in _MODELS})
 DEFAULT_SWITCH = SWITCHES["51.2t"]
 CLASSES: tuple[SwitchModel, ...] = tuple(SWITCHES[k] for k in ("6.4t", "12.8t", "25.6t", "51.2t"))
+
+
+def lanes_of(cage_rate_bps: int, rate_bps: int) -> int:
+    """Return into how many equal ports a cage is split so that each carries ``rate_bps``.
+
+    >>> lanes_of(800_000_000_000, 200_000_000_000)
+    4
+    """
+    return next((n for n in (8, 4, 2) if cage_rate_bps >= n * rate_bps), 1)
 
 
 def smallest_class(capacity_bps: int) -> SwitchModel:

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvfabric.catalog.nics import NICS, smallest_nic
-from kvfabric.catalog.optics import FIBRE_TRUNK, CableKind, CablePart, smallest_part
+from kvfabric.catalog.optics import FIBRE_TRUNK, CableKind, Reach
 from kvfabric.catalog.prices import Price, PriceBook
 from kvfabric.catalog.switches import smallest_class
-from kvfabric.fabric.graph import IntArray, Medium, Scope, Topology
+from kvfabric.fabric.graph import Scope, Topology
+from kvfabric.plan.cabling import CableChoice, CableRule, CableType, planned_cables
 
 INCLUDED = (
     "switches",
     "optical modules (two per fibre link)",
     "fibre trunks",
     "copper cables",
+    "active optical cables",
     "NICs of the GPUs",
 )
 EXCLUDED = (
@@ -35,6 +37,15 @@ _CATEGORIES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """An amount with its range, in USD."""
+
+    low_usd: float
+    typical_usd: float
+    high_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BomLine:
     """One kind of part: how many, where they stand, at what price.
 
@@ -45,6 +56,9 @@ class BomLine:
         count: pieces.
         unit_price: of one piece.
         unit_power_w: of one piece, or None where unpublished.
+        reach: of an optical module or a fibre.
+        price_key: where the price book has the price, if not under ``key``.
+        rack_units: height of one piece; NICs and cables take none.
     """
 
     category: str
@@ -53,26 +67,47 @@ class BomLine:
     count: int
     unit_price: Price
     unit_power_w: float | None
+    reach: Reach | None = None
+    price_key: str = ""
+    rack_units: int = 0
 
+    @property
+    def priced_as(self) -> str:
+        """Return the key of its price in the price book."""
+        return self.price_key or self.key
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """An amount with its range, in USD."""
-
-    low_usd: float
-    typical_usd: float
-    high_usd: float
+    @property
+    def cost(self) -> Cost:
+        """Return the cost of all its pieces."""
+        price = self.unit_price
+        return Cost(
+            low_usd=self.count * price.low_usd,
+            typical_usd=self.count * price.typical_usd,
+            high_usd=self.count * price.high_usd,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillOfMaterials:
-    """All parts of one fabric."""
+    """All parts of one fabric.
+
+    Attributes:
+        topology: its name.
+        num_gpus: each with its NIC.
+        price_book: name of the prices.
+        price_date: ISO date of the newest of them.
+        lines: kinds of parts; sums over them are the totals.
+        cable_rule: what decided which part a cable is.
+        given_prices: keys of the price book whose price is the user's.
+    """
 
     topology: str
     num_gpus: int
     price_book: str
     price_date: str
     lines: tuple[BomLine, ...]
+    cable_rule: CableRule = CableRule.PLANNED
+    given_prices: tuple[str, ...] = ()
 
     def count(self, category: str) -> int:
         """Return the pieces of one category."""
@@ -82,10 +117,14 @@ class BillOfMaterials:
         """Return the cost of one category, or of everything."""
         lines = [line for line in self.lines if category in {None, line.category}]
         return Cost(
-            low_usd=sum(line.count * line.unit_price.low_usd for line in lines),
-            typical_usd=sum(line.count * line.unit_price.typical_usd for line in lines),
-            high_usd=sum(line.count * line.unit_price.high_usd for line in lines),
+            low_usd=sum(line.cost.low_usd for line in lines),
+            typical_usd=sum(line.cost.typical_usd for line in lines),
+            high_usd=sum(line.cost.high_usd for line in lines),
         )
+
+    def rack_units(self) -> int:
+        """Return the height of all switches."""
+        return sum(line.count * line.rack_units for line in self.lines)
 
     def known_power_w(self) -> float:
         """Return the power of the parts whose power is published."""
@@ -96,19 +135,29 @@ class BillOfMaterials:
         return tuple(sorted({line.key for line in self.lines if line.unit_power_w is None}))
 
 
-def bill_of_materials(topology: Topology, price_book: PriceBook) -> BillOfMaterials:
+def bill_of_materials(
+    topology: Topology, price_book: PriceBook, cables: CableChoice | None = None
+) -> BillOfMaterials:
     """Count and price the parts of a fabric.
 
     A switch is the smallest capacity class that has its ports; a cable's parts are the slowest that
     carry its rate; a NIC with more ports than the catalog knows counts as NICs of one port.
+
+    Args:
+        topology: the fabric.
+        price_book: prices of its parts.
+        cables: the type of every cable; what the graph plans by default.
     """
-    lines = (*_switch_lines(topology, price_book), *_cable_lines(topology, price_book))
+    chosen = planned_cables(topology) if cables is None else cables
+    lines = (*_switch_lines(topology, price_book), *_cable_lines(topology, chosen, price_book))
     return BillOfMaterials(
         topology=topology.name,
         num_gpus=topology.num_gpus,
         price_book=price_book.name,
         price_date=price_book.date,
         lines=(*lines, *_nic_lines(topology, price_book)),
+        cable_rule=chosen.rule,
+        given_prices=tuple(sorted(price_book.given)),
     )
 
 
@@ -123,37 +172,37 @@ def _switch_lines(topology: Topology, book: PriceBook) -> Iterator[BomLine]:
             count=count,
             unit_price=book.price(model.key),
             unit_power_w=model.power_w,
+            rack_units=model.rack_units,
         )
 
 
-def _cable_lines(topology: Topology, book: PriceBook) -> Iterator[BomLine]:
-    links = topology.links
+def _cable_lines(topology: Topology, cables: CableChoice, book: PriceBook) -> Iterator[BomLine]:
+    num_types = len(cables.types)
     for scope in Scope:
-        of_scope = links.scope == scope
-        fibre = links.rate_bps[of_scope & (links.medium == Medium.FIBRE)]
-        copper = links.rate_bps[of_scope & (links.medium == Medium.COPPER)]
+        of_scope = cables.type_of[topology.links.scope == scope]
         place = scope.name.lower()
-        for rate_bps, count in _by_rate(fibre):
-            optic = smallest_part(CableKind.OPTIC_END, rate_bps)
-            yield _part_line(optic, 2 * count, place, book)
-            yield _part_line(FIBRE_TRUNK, count, place, book)
-        for rate_bps, count in _by_rate(copper):
-            yield _part_line(smallest_part(CableKind.COPPER, rate_bps), count, place, book)
+        for idx, count in enumerate(np.bincount(of_scope, minlength=num_types).tolist()):
+            kind = cables.types[idx]
+            if not count:
+                continue
+            if kind.part.kind is CableKind.OPTIC_END:
+                yield _part_line(kind, 2 * count, place, book)
+                yield _part_line(CableType(FIBRE_TRUNK, kind.reach), count, place, book)
+            else:
+                yield _part_line(kind, count, place, book)
 
 
-def _by_rate(rates_bps: IntArray) -> list[tuple[int, int]]:
-    rates, counts = np.unique(rates_bps, return_counts=True)
-    return [(int(rate), int(count)) for rate, count in zip(rates, counts, strict=True)]
-
-
-def _part_line(part: CablePart, count: int, place: str, book: PriceBook) -> BomLine:
+def _part_line(kind: CableType, count: int, place: str, book: PriceBook) -> BomLine:
+    part = kind.part
     return BomLine(
         category=_CATEGORIES[part.kind],
         key=part.key,
         place=place,
         count=count,
-        unit_price=book.price(part.key),
+        unit_price=book.price(book.key_of(part.key, kind.reach)),
         unit_power_w=part.power_w,
+        reach=kind.reach,
+        price_key=book.key_of(part.key, kind.reach),
     )
 
 
@@ -162,7 +211,8 @@ def _nic_lines(topology: Topology, book: PriceBook) -> Iterator[BomLine]:
     ports = topology.ports_per_nic
     per_gpu = 1 if any(nic.num_ports == ports for nic in NICS.values()) else ports
     port_rates = topology.links.rate_bps[topology.access_links]
-    for rate_bps, gpus in _by_rate(port_rates[:, 0]):
+    rates, counts = np.unique(port_rates[:, 0], return_counts=True)
+    for rate_bps, gpus in zip(rates.tolist(), counts.tolist(), strict=True):
         nic = smallest_nic(ports // per_gpu, rate_bps)
         yield BomLine(
             category="nic",
@@ -191,6 +241,9 @@ def bom_to_dict(bom: BillOfMaterials) -> dict[str, object]:
         },
         "total": _cost_to_dict(bom.cost()),
         "typical_usd_per_gpu": round(bom.cost().typical_usd / bom.num_gpus, 2),
+        "cable_rule": bom.cable_rule.value,
+        "given_prices": list(bom.given_prices),
+        "switch_rack_units": bom.rack_units(),
         "known_power_w": round(bom.known_power_w(), 1),
         "parts_of_unknown_power": list(bom.parts_of_unknown_power()),
     }
@@ -201,12 +254,15 @@ def _line_to_dict(line: BomLine) -> dict[str, object]:
     return {
         "category": line.category,
         "part": line.key,
+        "reach": None if line.reach is None else line.reach.value,
         "place": line.place,
         "count": line.count,
         "unit_low_usd": price.low_usd,
         "unit_typical_usd": price.typical_usd,
         "unit_high_usd": price.high_usd,
         "typical_usd": round(line.count * price.typical_usd, 2),
+        "unit_power_w": line.unit_power_w,
+        "unit_rack_units": line.rack_units,
         "source": str(price.source),
     }
 

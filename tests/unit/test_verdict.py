@@ -255,7 +255,7 @@ def test_cheapest_fabric_is_named_with_both_prices() -> None:
     )
     costs = {kind: facts.bom.cost().typical_usd for kind, facts in FACTS.items()}
     assert verdict.finding == min(costs, key=lambda kind: costs[kind])
-    assert "overlap" in verdict.text
+    assert "($5.3M), which several prices within their ranges together can turn" in verdict.text
 
 
 def test_cost_of_one_fabric_is_told() -> None:

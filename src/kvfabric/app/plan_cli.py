@@ -28,7 +28,17 @@ from kvfabric.app.output_option import OUTPUT_FORMAT
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder that gets plan.txt and plan.json as well.",
+    help="Folder that gets plan.txt, plan.json, report.html, and parts and wiring lists.",
+)
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    help="File that gets the report as one HTML page that needs nothing else.",
+)
+@click.option(
+    "--prices",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Price book (YAML) with your own prices.",
 )
 @OUTPUT_FORMAT
 def plan(  # noqa: PLR0917 - click passes one argument per option
@@ -38,6 +48,8 @@ def plan(  # noqa: PLR0917 - click passes one argument per option
     limit: int | None,
     seed: int | None,
     out: Path | None,
+    html: Path | None,
+    prices: Path | None,
     jobs: int | None,
     output_format: str,
     *,
@@ -48,15 +60,16 @@ def plan(  # noqa: PLR0917 - click passes one argument per option
     Without SCENARIO it runs the built-in one: Llama-3.1-70B, 100 users with 32,000-token contexts.
     Exits with 1 when priority flow control could lock one of the fabrics up.
     """
-    from kvfabric.app.plan_command import run_plan, show_plan
+    from kvfabric.app.plan_command import PlanFiles, run_plan, show_plan
     from kvfabric.app.resolve import Overrides
 
     overrides = Overrides(trace=trace, speedup=speedup, limit=limit, seed=seed)
     if show:
-        click.echo(show_plan(scenario, overrides), nl=False)
+        click.echo(show_plan(scenario, overrides, prices=prices), nl=False)
         return
+    files = PlanFiles(out=out, html=html)
     text, is_deadlock_free = run_plan(
-        scenario, overrides, output_format=output_format, out=out, jobs=jobs
+        scenario, overrides, output_format=output_format, files=files, prices=prices, jobs=jobs
     )
     click.echo(text, nl=False)
     if not is_deadlock_free:

@@ -88,7 +88,8 @@ def _fabric_table(comparison: Comparison) -> str:
         if design.fabric is not None and design.fabric.label not in rows:
             rows[design.fabric.label] = _fabric_row(design.fabric)
     book = next(d.fabric.bom for d in comparison.designs if d.fabric is not None)
-    title = f"Parts and price (price book {book.price_book}, {book.price_date}; NICs included)"
+    own = f"; yours: {', '.join(book.given_prices)}" if book.given_prices else ""
+    title = f"Parts and price (price book {book.price_book}, {book.price_date}{own}; NICs included)"
     columns = (
         "fabric", "switches", "radix", "copper", "fibre", "optics", "hops", "price, typical",
         "low to high",
@@ -98,11 +99,11 @@ def _fabric_table(comparison: Comparison) -> str:
 
 def _fabric_row(fabric: FabricFacts) -> list[str]:
     report, cost = fabric.report, fabric.bom.cost()
-    counts = [f"{report[key]:,}" for key in ("switches", "radix", "links_copper", "links_fibre")]
+    cables = [f"{fabric.bom.count(category):,}" for category in ("copper", "fibre", "optic")]
     return [
         fabric.label,
-        *counts,
-        f"{report['optics']:,}",
+        *(f"{report[key]:,}" for key in ("switches", "radix")),
+        *cables,
         f"{report['switch_hops_max']}",
         f"${cost.typical_usd:,.0f}",
         f"${cost.low_usd:,.0f} to ${cost.high_usd:,.0f}",

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from kvfabric.app.fleet_words import roles
 from kvfabric.app.layout import STAGES, fold, ms, number, table
 from kvfabric.export.limits import not_modelled, stated_error
+from kvfabric.kvcache.resharding import LatentSenders
 from kvfabric.metrics.latency import TtftSplit
 from kvfabric.metrics.percentiles import LatencyDistribution
 from kvfabric.plan.measured import Figure, MeasuredComparison
@@ -13,6 +14,7 @@ from kvfabric.plan.request import PlanRequest
 from kvfabric.plan.simulate import SimulatedRun
 from kvfabric.plan.step_log import WorkerUse
 from kvfabric.plan.verdict import Verdict
+from kvfabric.serving.decode_choice import DecodePolicy
 from kvfabric.units import NS_PER_S, format_bytes, format_rate
 
 
@@ -58,12 +60,22 @@ def _fleet_lines(run: SimulatedRun) -> Iterator[str]:
         if request.workers.num_decode:
             handoff = (
                 f"; hand-off {request.handoff.mode.value.replace('_', ' ')},"
-                f" {request.handoff.reservation.value.replace('_', ' ')}"
+                f" {request.handoff.reservation.value.replace('_', ' ')}{_unusual(request)}"
             )
         rate = format_rate(request.network.nic_rate_bps)
         yield f"Fabric: {run.result.name}, {rate} per GPU{handoff}"
     if request.kv_pool is not None and run.result.run.pool is not None:
         yield f"KV pool: {_pool(request.kv_pool)}"
+
+
+def _unusual(request: PlanRequest) -> str:
+    """Return who sends and who receives where that is not the default."""
+    words = ""
+    if request.handoff.senders is not LatentSenders.ALL:
+        words = f", latents from one rank ({request.handoff.senders.value})"
+    if request.decode_choice is not DecodePolicy.LEAST_LOADED:
+        words += f", receivers {request.decode_choice.value.replace('_', ' ')}"
+    return words
 
 
 def _pool(pool: PoolRequest) -> str:
@@ -76,6 +88,8 @@ def _pool(pool: PoolRequest) -> str:
         f"fetch {pool.fetch_mode.value}",
         f"write {pool.write_policy.value}",
     ]
+    if pool.fetch_stripes > 1:
+        words.append(f"from up to {pool.fetch_stripes} servers at once")
     if pool.hands_back:
         words.append("decode hands back")
     return f"{', '.join(tiers)}; {', '.join(words).replace('_', ' ')}"

@@ -4,18 +4,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.errors import ConfigError
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.deadlocks.deadlock import DeadlockReport, deadlock_report
 from kvfabric.fabric.engines.choice import check_engine_takes, make_engine
-from kvfabric.fabric.failures import parse_failures, without
+from kvfabric.fabric.failures import Failures, parse_failures, without
 from kvfabric.fabric.graph import Topology
 from kvfabric.fabric.measured.measures import topology_report
 from kvfabric.fabric.networks.engine_network import EngineNetwork
+from kvfabric.fabric.networks.link_loads import ChannelLoads
 from kvfabric.fabric.networks.network import FabricNetwork, LinkLoad
 from kvfabric.fabric.networks.pressure_report import PressureReport
 from kvfabric.fabric.routes.load_balancing import LoadBalancer, make_load_balancer
+from kvfabric.metrics.latency import ttft_ns
+from kvfabric.metrics.percentiles import nearest_rank
 from kvfabric.metrics.summary import RunSummary, summarize
 from kvfabric.perf.handoff import ROCE_FRAME_BYTES, ROCE_PAYLOAD_BYTES
 from kvfabric.plan.bom import BillOfMaterials, bill_of_materials
@@ -28,21 +30,37 @@ from kvfabric.plan.request import (
     PlanRequest,
     check_plan_request,
 )
+from kvfabric.plan.wiring import cables_by_rule
+from kvfabric.protocol.record import Outcome, RequestRecord
 from kvfabric.protocol.transfer import TransferPlan
 from kvfabric.serving.kv_pool import PoolCounts
 from kvfabric.sim.simulation import RunResult
+
+TTFT_PERCENTS = tuple(range(101))
+"""0 stands for the smallest; the others are nearest-rank percentiles."""
 
 ReportProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricFacts:
-    """A fabric as built: counts from its graph, parts and price; ``label`` is unique in a plan."""
+    """A fabric as built: counts from its graph, parts and price.
+
+    Attributes:
+        label: unique in a plan.
+        topology: what the failures leave of it.
+        report: counts of that.
+        bom: parts and price of all of it.
+        whole: the fabric before anything failed; None: nothing has.
+        failures: what has failed of ``whole``; None: nothing has.
+    """
 
     label: str
     topology: Topology
     report: dict[str, object]
     bom: BillOfMaterials
+    whole: Topology | None = None
+    failures: Failures | None = None
 
 
 class NoNetwork:
@@ -101,6 +119,9 @@ class DesignRun:
         num_restarts: times a request started anew because its worker died.
         pool: where prompt tokens were found; None without a KV pool.
         pressure: pauses, victims and queues; None where the engine knows none.
+        ttft_quantiles_ns: TTFT of finished requests at ``TTFT_PERCENTS``, nearest rank; empty when
+            nothing finished.
+        channels: the loads of every channel of the topology; None without a fabric.
     """
 
     summary: RunSummary
@@ -112,6 +133,8 @@ class DesignRun:
     num_restarts: int = 0
     pool: PoolCounts | None = None
     pressure: PressureReport | None = None
+    ttft_quantiles_ns: tuple[int, ...] = ()
+    channels: ChannelLoads | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +266,11 @@ def _run(
     request: PlanRequest, fleet: Fleet, design: Design, tell: Callable[[int], None]
 ) -> DesignRun:
     cluster = build_cluster(
-        request, fleet, design.network, is_disaggregated=design.fabric is not None
+        request,
+        fleet,
+        design.network,
+        is_disaggregated=design.fabric is not None,
+        topology=None if design.fabric is None else design.fabric.topology,
     )
     return design_run(request, design, cluster, cluster.simulation.run(tell))
 
@@ -265,7 +292,26 @@ def design_run(
         pool=cluster.coordinator.pool_counts if request.has_pool else None,
         log_digest=result.log_digest,
         pressure=network.pressure() if isinstance(network, EngineNetwork) else None,
+        ttft_quantiles_ns=_ttft_quantiles(records),
+        channels=_channel_loads(network),
     )
+
+
+def _ttft_quantiles(records: Sequence[RequestRecord]) -> tuple[int, ...]:
+    """Return TTFT at ``TTFT_PERCENTS`` over the same requests as the summary."""
+    finished = (ttft_ns(record) for record in records if record.outcome is Outcome.FINISHED)
+    ordered = sorted(duration_ns for duration_ns in finished if duration_ns is not None)
+    if not ordered:
+        return ()
+    return (ordered[0], *(nearest_rank(ordered, percent) for percent in TTFT_PERCENTS[1:]))
+
+
+def _channel_loads(network: FabricNetwork | EngineNetwork | NoNetwork) -> ChannelLoads | None:
+    if isinstance(network, EngineNetwork):
+        return network.channel_loads()
+    if isinstance(network, FabricNetwork):
+        return ChannelLoads(carried_bytes=network.real_carried_bytes())
+    return None
 
 
 def _result(design: Design, run: DesignRun) -> DesignResult:
@@ -295,12 +341,15 @@ def build_fabric(request: PlanRequest, kind: FabricChoice) -> FabricFacts:
         oversubscription=kind.oversubscription,
         shape=kind.shape,
     )
-    left = without(whole, parse_failures(whole, kind.failures)) if kind.failures else whole
+    failures = parse_failures(whole, kind.failures)
+    left = without(whole, failures) if kind.failures else whole
     return FabricFacts(
         label=kind.label or kind.kind,
         topology=left,
         report=topology_report(left),
-        bom=bill_of_materials(whole, PRICE_BOOK),
+        bom=bill_of_materials(whole, request.price_book, cables_by_rule(whole, kind.cables)),
+        whole=whole if kind.failures else None,
+        failures=failures if kind.failures else None,
     )
 
 

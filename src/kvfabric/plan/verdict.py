@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from kvfabric.metrics.latency import TtftSplit
-from kvfabric.plan.compare import Comparison, DesignResult
+from kvfabric.plan.compare import Comparison, DesignResult, FabricFacts
 from kvfabric.plan.fleet import Fleet
 from kvfabric.plan.headroom import decode_headroom
 from kvfabric.plan.load_state import LoadState, Pressure
 from kvfabric.plan.pool import found_in_words
+from kvfabric.plan.price_sensitivity import PriceDifference, price_difference
 from kvfabric.plan.request import PlanRequest
 from kvfabric.units import format_ns
 
@@ -247,15 +248,34 @@ def _cost(comparison: Comparison) -> Verdict:
     if first is last:
         text = f"{first.fabric.label} costs about {_money(_usd(first))}."
         return Verdict("cost", first.fabric.label, text)
-    cheap, dear = first.fabric.bom.cost(), last.fabric.bom.cost()
-    overlap = cheap.high_usd >= dear.low_usd
     text = (
-        f"{first.fabric.label} is the cheapest at typical prices, about"
-        f" {_money(cheap.typical_usd)} against {_money(dear.typical_usd)} for"
-        f" {last.fabric.label} ({_gap(cheap.typical_usd, dear.typical_usd):.0%} less);"
-        f" the price ranges {'overlap' if overlap else 'do not overlap'}."
+        f"{first.fabric.label} is the cheapest at typical prices, about {_money(_usd(first))}:"
+        f" {_saving(first.fabric, last.fabric)}"
     )
-    return Verdict("cost", first.fabric.label, text)
+    following = cheapest_first[1]
+    if following is not last:
+        assert following.fabric is not None
+        text += f"; {_saving(first.fabric, following.fabric)}"
+    return Verdict("cost", first.fabric.label, f"{text}.")
+
+
+def _saving(cheap: FabricFacts, dear: FabricFacts) -> str:
+    """Return what the first of two fabrics saves, and whether prices could turn that."""
+    difference = price_difference(dear.bom, cheap.bom)
+    less, usd = difference.range.typical_usd, dear.bom.cost().typical_usd
+    share = less / usd if usd else 0.0
+    return f"{share:.0%} less than {dear.label} ({_money(usd)}), {_how_certain(difference)}"
+
+
+def _how_certain(difference: PriceDifference) -> str:
+    """Return whether prices within their ranges can turn a ranking; both pay the same prices."""
+    if difference.is_settled:
+        return "at any prices within their ranges"
+    turning = difference.turning_prices()
+    if not turning:
+        return "which several prices within their ranges together can turn"
+    key, usd = turning[0]
+    return f"which one price within its range can turn: {key} at ${usd:,.0f}"
 
 
 def _disaggregation(comparison: Comparison) -> Iterable[Verdict]:

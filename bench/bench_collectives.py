@@ -6,16 +6,11 @@ The assumptions are printed with it. The second half of the table is the same wi
 domain, the third with plain hashing over all shortest paths where the first has a rule of its own.
 """
 
-import sys
 import time  # noqa: TID251 — a bench reads a clock
 from dataclasses import replace
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-from all_to_all_cases import ASSUMPTIONS, CASES, Case, all_to_all_ms
 
 from kvfabric.fabric.routes.load_balancing import make_load_balancer
+from kvfabric.plan.validation.all_to_all_cases import ASSUMPTIONS, CASES, Case, all_to_all_ms
 
 
 def hashed(case: Case) -> Case:

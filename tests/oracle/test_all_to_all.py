@@ -2,16 +2,18 @@
 
 "From ATOP to ZCube", SIGCOMM 2025, DOI 10.1145/3718958.3750503, Tables 4 and 5 (NS-3 | flow level,
 ms): RoFT 4.511 | 4.841, Dragonfly 5.204 | 5.473, BCube(8,2) 3.977 | 4.057, HPN 2.608 | 2.742,
-ZCube(8,2) 2.052 | 2.011. What was needed to reach it stands in ``all_to_all_cases.py``. The paper
-does not print these assumptions; they were looked for, the same for all five but for two rules of
-routing that belong to the fabric: minimal routes in Dragonfly, one bonded port per message in HPN.
+ZCube(8,2) 2.052 | 2.011. What was needed to reach it stands in
+``plan.validation.all_to_all_cases``. The paper does not print these assumptions; they were looked
+for, the same for all five but for two rules of routing that belong to the fabric: minimal routes in
+Dragonfly, one bonded port per message in HPN.
 """
 
 import pytest
-from all_to_all_cases import CASES, MIB, PORT_BPS, Case, all_to_all_ms
+
+from kvfabric.plan.validation.all_to_all import DOMAIN
+from kvfabric.plan.validation.all_to_all_cases import CASES, MIB, PORT_BPS, Case, all_to_all_ms
 
 BY_NAME = {case.name: case for case in CASES}
-DOMAIN = 16
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -6,58 +6,24 @@ to the other half. The folder ``fabric/maxmin`` of the reference data holds the 
 SimGrid's finish instants.
 """
 
-import gzip
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from reference import reference_path
 
+from kvfabric.app.validate_reference import ReferenceFolder
 from kvfabric.fabric.engines.maxmin import MaxMinEngine, solve_flows
-from kvfabric.fabric.engines.maxmin_tables import Floats, Ints
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """Flows in order of start, and when SimGrid ends each."""
-
-    capacity_bps: Floats
-    path_start: Ints
-    path_channels: Ints
-    start_s: Floats
-    size_bytes: Ints
-    finish_s: Floats
+from kvfabric.plan.validation.reference import TimedFlows
 
 
 @pytest.fixture(scope="module")
-def workload() -> Workload:
-    """Read ``N L F``, L capacities (bytes/s), then ``src dst start size num_links link...``."""
-    with gzip.open(reference_path("fabric/maxmin/workload_1024h_10k_load0.5.txt.gz"), "rt") as file:
-        words = iter(file.read().split())
-    with gzip.open(reference_path("fabric/maxmin/finish_s_1024h_10k_load0.5.txt.gz"), "rt") as file:
-        finish_s = [float(word) for word in file.read().split()]
-    _, num_links, num_flows = (int(next(words)) for _ in range(3))
-    capacity_bps = [8 * float(next(words)) for _ in range(num_links)]
-    starts, sizes, path_start, channels = [], [], [0], []
-    for _ in range(num_flows):
-        next(words), next(words)
-        starts.append(float(next(words)))
-        sizes.append(int(next(words)))
-        channels += [int(next(words)) for _ in range(int(next(words)))]
-        path_start.append(len(channels))
-    return Workload(
-        np.array(capacity_bps),
-        np.array(path_start),
-        np.array(channels),
-        np.array(starts),
-        np.array(sizes),
-        np.array(finish_s),
-    )
+def workload() -> TimedFlows:
+    folder = reference_path("fabric/maxmin")
+    return ReferenceFolder(folder.parents[1]).timed_flows()
 
 
 @pytest.mark.parametrize("full_solve_above", [1 / 3, 1.0])
 def test_batch_ends_every_flow_when_simgrid_does(
-    workload: Workload, full_solve_above: float
+    workload: TimedFlows, full_solve_above: float
 ) -> None:
     finish_s = solve_flows(
         workload.capacity_bps,
@@ -72,7 +38,7 @@ def test_batch_ends_every_flow_when_simgrid_does(
     assert np.max(np.abs(took_s / simgrid_s - 1)) < 1e-9
 
 
-def test_engine_in_whole_ns_stays_within_ten_ns_of_simgrid(workload: Workload) -> None:
+def test_engine_in_whole_ns_stays_within_ten_ns_of_simgrid(workload: TimedFlows) -> None:
     """Starts and ends are rounded to whole ns here, and flows pass the shift on to others."""
     engine = MaxMinEngine(workload.capacity_bps)
     finish_ns: dict[int, int] = {}
@@ -88,7 +54,7 @@ def test_engine_in_whole_ns_stays_within_ten_ns_of_simgrid(workload: Workload) -
     assert np.max(np.abs(ended_ns - workload.finish_s * 1e9)) < 10
 
 
-def test_channels_carry_all_bytes_of_a_burst(workload: Workload) -> None:
+def test_channels_carry_all_bytes_of_a_burst(workload: TimedFlows) -> None:
     """The first 1,000 flows start together, so that whole trees of channels are saturated."""
     num_flows = 1000
     engine = MaxMinEngine(workload.capacity_bps)

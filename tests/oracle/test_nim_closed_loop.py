@@ -28,61 +28,17 @@ to 0.1 s of the server before the scheduler. Error at 100 clients: the simulated
 requests fewer than the published knee, at half a second each.
 """
 
-import functools
-
 import pytest
-from closed_loops import LoopedWorker, run_users, users_workload
 
-from kvfabric.plan.load_state import Pressure, judge_load
-from kvfabric.plan.steady_state import SteadyState, steady_state
-
-PUBLISHED = {
-    # clients: (mean TTFT ms, ITL ms, output tokens/s)
-    1: (406.77, 18.58, 51.67),
-    5: (546.7, 21.83, 218.5),
-    25: (688.69, 38.75, 623.4),
-    50: (834.51, 59.73, 814.4),
-    100: (7996, 92.91, 917),
-    150: (34794, 92.86, 921),
-    200: (61680, 93.06, 921),
-    250: (88605, 93.2, 920),
-}
-BEYOND = (100, 150, 200, 250)
-NUM_ROUNDS = 8
-
-
-@functools.cache
-def simulated(num_users: int, *, async_scheduling: bool = False) -> tuple[SteadyState, Pressure]:
-    """Return the steady figures of so many clients, and the verdict on their load."""
-    worker = LoopedWorker(
-        model_name="llama-3.1-70b",
-        gpu_name="h100-sxm-80gb",
-        tp=2,
-        weight_dtype="fp8",
-        kv_dtype="fp8",
-        num_prompt_tokens=5000,
-        num_output_tokens=500,
-        async_scheduling=async_scheduling,
-    )
-    workload = users_workload(worker, num_users, NUM_ROUNDS)
-    records = run_users(worker, workload)
-    load = judge_load(records, num_users=num_users)
-    return steady_state(workload, records), load.pressure
-
-
-def ttft_s(num_users: int, *, async_scheduling: bool = False) -> float:
-    return simulated(num_users, async_scheduling=async_scheduling)[0].ttft_ns / 1e9
-
-
-def slope_s(ttfts_s: dict[int, float]) -> float:
-    """Return the seconds that each client adds to TTFT, over the last three intervals."""
-    return (ttfts_s[250] - ttfts_s[100]) / 150
-
-
-def knees(ttfts_s: dict[int, float]) -> list[float]:
-    """Return where the line beyond the knee would reach no TTFT at all."""
-    slope = slope_s(ttfts_s)
-    return [clients - ttft / slope for clients, ttft in ttfts_s.items()]
+from kvfabric.plan.load_state import Pressure
+from kvfabric.plan.validation.closed_loop import (
+    BEYOND,
+    PUBLISHED,
+    knees,
+    simulated,
+    slope_s,
+    ttft_s,
+)
 
 
 def test_reading_of_the_published_table() -> None:

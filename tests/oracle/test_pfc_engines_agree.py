@@ -6,12 +6,12 @@ They share no arithmetic: stationary prices against queues and thresholds step b
 import numpy as np
 import pytest
 from flow_runs import Flow, end_instants_ns
-from packet_level import fct_errors
 
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.engines.choice import make_engine
 from kvfabric.fabric.graph import FloatArray, Topology
 from kvfabric.fabric.routes.load_balancing import make_load_balancer
+from kvfabric.plan.validation.packet_level import fct_errors
 
 MB = 10**6
 NUM_GPUS = 64

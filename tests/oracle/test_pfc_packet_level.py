@@ -1,25 +1,22 @@
 """The event-driven PFC engine ends flows when a packet-level simulator does, on the same paths.
 
-Source of the completion times: see ``packet_level``. Source of the paused port time: the same runs
-of uet-htsim, sums over all ports of the time between pause and resume.
+Source of the completion times: see ``packet_level``; of the paused port time: ``PAUSED_PORT_US``.
 """
 
 import numpy as np
 import pytest
-from packet_level import WORKLOADS, FctErrors, PacketLevelRun, fct_errors, read_run
+from packet_level import WORKLOADS, read_run
 
 from kvfabric.fabric.engines.pfc import PfcEngine, PfcSolution, solve_flows
+from kvfabric.plan.validation.packet_level import (
+    PAUSED_PORT_US,
+    FctErrors,
+    PacketLevelRun,
+    fct_errors,
+)
 
 # Largest error of the 99th percentile; of permutations of short flows it may be twice as large.
 P99_BOUND = {"perm128": 0.10, "perm1024n": 0.10}
-
-PAUSED_PORT_US = {
-    "incast128": 710_709,
-    "incastv128": 993_637,
-    "perm128": 489_697,
-    "kv128": 1_229_982,
-    "kv128mid": 1_173_888,
-}
 
 
 def solve(run: PacketLevelRun, *, cut: float = 1e-3, max_sweeps: int = 150) -> PfcSolution:

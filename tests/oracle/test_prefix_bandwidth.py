@@ -14,18 +14,19 @@ from kvfabric.perf.prefix_bandwidth import (
     prefill_kv_rate_exact_bps,
 )
 from kvfabric.perf.work import causal_pairs
+from kvfabric.plan.validation.prefix_bandwidth import (
+    A800_X8,
+    H800_X8,
+    PUBLISHED,
+    least_gb_per_s,
+)
 
-# Data sheets, dense bf16: A800 312, H800 989 TFLOP/s.
-A800_X8 = 8 * 312 * 10**12
-H800_X8 = 8 * 989 * 10**12
 
-
-@pytest.mark.parametrize(("flops", "published_gb_per_s"), [(A800_X8, 6), (H800_X8, 19)])
-def test_mooncake_minimum_bandwidth_is_as_published(flops: int, published_gb_per_s: int) -> None:
-    # Mooncake FAST'25, section 3: LLaMA3-70B, 8,192 prefix tokens.
-    assert round(mooncake_min_bytes_per_s(MooncakeModel(), 8_192, flops) / 1e9) == (
-        published_gb_per_s
-    )
+@pytest.mark.parametrize(("gpus", "flops", "published_gb_per_s"), PUBLISHED)
+def test_mooncake_minimum_bandwidth_is_as_published(
+    gpus: str, flops: int, published_gb_per_s: int
+) -> None:
+    assert least_gb_per_s(flops) == published_gb_per_s, gpus
 
 
 def test_the_two_published_figures_leave_one_pair_of_constants() -> None:

@@ -15,33 +15,23 @@ from kvfabric.fabric.measured.measures import path_lengths, switches_by_role, to
 from kvfabric.fabric.routes.load_balancing import EcmpBalancer, make_load_balancer
 from kvfabric.fabric.routes.paths import PathTable
 from kvfabric.plan.bom import bill_of_materials
+from kvfabric.plan.validation.topology_tables import (
+    DEEPSEEK_TABLE_3,
+    HPN_SHAPE,
+    HPN_SIZES,
+    MOST_SWITCHES,
+    SUPERPOD_B200,
+    SUPERPOD_H100,
+    TABLE_3,
+    TABLE_6,
+    TABLE_7,
+)
 
 GBIT = 10**9
 
 
 def build(kind: str, num_gpus: int, radix: int | None, tiers: int | None = None) -> Topology:
     return build_topology(kind, num_gpus, radix=radix, nic_rate_bps=400 * GBIT, num_tiers=tiers)
-
-
-# Source: From ATOP to ZCube, SIGCOMM 2025, Table 7: switches, copper, fibre, optical modules, NIC
-# ports per GPU; Fig. 9 cost in million USD (read off a figure, 10 %).
-TABLE_7 = [
-    ("roft", 1024, 32, 3, (160, 0, 3072, 6144, 1), 7.47),
-    ("roft", 4096, 64, 3, (320, 0, 12288, 24576, 1), 27.92),
-    # The cost read for this row, 92.93, does not fit the linear prices of the other rows, which
-    # give 102 to 108; it is taken for 102.93.
-    ("roft", 16384, 128, 3, (640, 0, 49152, 98304, 1), 102.93),
-    ("rail-only", 1024, 32, None, (96, 0, 2048, 4096, 1), 5.40),
-    ("rail-only", 4096, 64, None, (192, 0, 8192, 16384, 1), 20.41),
-    ("rail-only", 16384, 128, None, (384, 0, 32768, 65536, 1), 76.38),
-    ("hpn", 1024, 64, None, (96, 0, 3072, 6144, 2), 5.87),
-    ("hpn", 4096, 128, None, (192, 0, 12288, 24576, 2), 22.32),
-    ("hpn", 16384, 256, None, (384, 0, 49152, 98304, 2), 84.03),
-    ("zcube", 1024, 64, None, (64, 1024, 2048, 4096, 2), 3.99),
-    ("zcube", 4096, 128, None, (128, 4096, 8192, 16384, 2), 15.20),
-    ("zcube", 16384, 256, None, (256, 16384, 32768, 65536, 2), 57.28),
-    ("zcube", 4096, 48, None, (640, 4096, 12288, 24576, 2), 22.21),
-]
 
 
 @pytest.mark.parametrize(("kind", "num_gpus", "radix", "tiers", "counts", "cost"), TABLE_7)
@@ -61,16 +51,7 @@ def test_counts_and_cost_equal_published_table(
     assert range_usd.low_usd < cost * 1e6 < range_usd.high_usd
 
 
-@pytest.mark.parametrize(
-    ("kind", "radix", "tiers", "links_by_rate"),
-    [
-        # Source: From ATOP to ZCube, SIGCOMM 2025, Table 6: cables of 16,384 GPUs by rate
-        ("roft", 128, 3, {400: 49152}),
-        ("rail-only", 128, None, {400: 32768}),
-        ("hpn", 256, None, {400: 16384, 200: 32768}),
-        ("zcube", 256, None, {200: 49152}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "radix", "tiers", "links_by_rate"), TABLE_6)
 def test_cables_by_rate_equal_published_table(
     kind: str, radix: int, tiers: int | None, links_by_rate: dict[int, int]
 ) -> None:
@@ -89,23 +70,6 @@ def test_two_tiers_of_largest_switches_against_one_layer() -> None:
     # Source: counts 3N/R and 2N/R derived from z.ai/blog/zcube, 2026-05-20; R = 128 x 400G
     assert switches_by_role(build("roft", 1024, None)) == {"leaf": 16, "spine": 8}
     assert build("zcube", 1024, None).num_switches == 16
-
-
-# Source: From ATOP to ZCube, SIGCOMM 2025, Table 3: average path length in links, and the same with
-# pairs in a server counted as 1. Rail-only has the second figure alone: its rails are not joined.
-TABLE_3 = [
-    ("roft", 1024, 32, 3, 5.47214, 5.34897),
-    ("roft", 4096, 64, 3, 5.48523, 5.42711),
-    ("roft", 16384, 128, 3, 5.49240, 5.46420),
-    ("rail-only", 1024, 32, None, None, 4.61388),
-    ("rail-only", 4096, 64, None, None, 4.74725),
-    ("rail-only", 16384, 128, None, None, 4.81182),
-    ("hpn", 16384, 256, None, 3.98450, 3.92895),
-    ("zcube", 1024, 64, None, 2.93939, 2.93255),
-    ("zcube", 4096, 128, None, 2.96923, 2.96752),
-    ("zcube", 16384, 256, None, 2.98450, 2.98407),
-    ("zcube", 4096, 48, None, 4.75092, 4.74921),
-]
 
 
 @pytest.mark.parametrize(("kind", "num_gpus", "radix", "tiers", "average", "scale_up"), TABLE_3)
@@ -175,18 +139,7 @@ def test_scale_up_path_length_of_rail_only_equals_the_closed_form(
     assert found == pytest.approx(links / (num_gpus - 1), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("kind", "num_gpus", "radix", "tiers", "hops"),
-    [
-        # Source: same paper and z.ai/blog/zcube: 1, 3 and 5 switches in 1, 2 and 3 tiers of Clos,
-        # 2 in ZCube(n,2), 4 in ZCube(n,3)-partial
-        ("clos", 128, 128, None, 1),
-        ("roft", 1024, 128, None, 3),
-        ("roft", 1024, 32, None, 5),
-        ("zcube", 1024, 64, None, 2),
-        ("zcube", 4096, 48, None, 4),
-    ],
-)
+@pytest.mark.parametrize(("kind", "num_gpus", "radix", "tiers", "hops"), MOST_SWITCHES)
 def test_most_switches_on_a_path_equal_published_diameter(
     kind: str, num_gpus: int, radix: int, tiers: int | None, hops: int
 ) -> None:
@@ -195,11 +148,7 @@ def test_most_switches_on_a_path_equal_published_diameter(
     assert lengths.diameter_links == hops + 1
 
 
-@pytest.mark.parametrize(
-    ("num_gpus", "leaf", "spine", "leaf_spine"),
-    # Source: NVIDIA DGX SuperPOD H100 reference architecture, Table 4 (64-port QM9700)
-    [(248, 8, 4, 256), (504, 16, 8, 512), (760, 24, 16, 768), (1016, 32, 16, 1024)],
-)
+@pytest.mark.parametrize(("num_gpus", "leaf", "spine", "leaf_spine"), SUPERPOD_H100)
 def test_superpod_h100_counts_equal_published_table(
     num_gpus: int, leaf: int, spine: int, leaf_spine: int
 ) -> None:
@@ -208,18 +157,7 @@ def test_superpod_h100_counts_equal_published_table(
     assert topology.num_links - num_gpus == leaf_spine
 
 
-@pytest.mark.parametrize(
-    ("num_gpus", "leaf", "spine", "core"),
-    # Source: NVIDIA DGX SuperPOD B200 reference architecture, compute fabric table
-    [
-        (512, 16, 8, 0),
-        (1024, 32, 16, 0),
-        (2048, 64, 32, 0),
-        (4096, 128, 128, 64),
-        (8192, 256, 256, 128),
-        (16384, 512, 512, 256),
-    ],
-)
+@pytest.mark.parametrize(("num_gpus", "leaf", "spine", "core"), SUPERPOD_B200)
 def test_superpod_b200_counts_equal_published_table(
     num_gpus: int, leaf: int, spine: int, core: int
 ) -> None:
@@ -231,13 +169,7 @@ def test_superpod_b200_counts_equal_published_table(
 
 
 @pytest.mark.parametrize(
-    ("kind", "num_gpus", "tiers", "switches", "links_between_switches"),
-    [
-        # Source: DeepSeek-V3, ISCA 2025, Table 3 (64-port switches; links between switches)
-        ("clos", 2_048, 2, 96, 2_048),
-        ("multi-plane", 16_384, 2, 768, 16_384),
-        ("clos", 65_536, 3, 5_120, 131_072),
-    ],
+    ("kind", "num_gpus", "tiers", "switches", "links_between_switches"), DEEPSEEK_TABLE_3
 )
 def test_deepseek_counts_equal_published_table(
     kind: str, num_gpus: int, tiers: int, switches: int, links_between_switches: int
@@ -247,16 +179,7 @@ def test_deepseek_counts_equal_published_table(
     assert topology.num_links - num_gpus == links_between_switches
 
 
-# Source: Alibaba HPN, SIGCOMM 2024 (read in a summary): a leaf of 51.2 Tbit/s has 128 GPUs (and 8
-# spare ports) at 200G and 60 x 400G up; an aggregation switch has 8 of 128 ports to the cores.
-HPN_SHAPE = {"gpus_per_leaf": 128, "uplinks": 60, "core_uplinks": 8}
-
-
-@pytest.mark.parametrize(
-    ("num_gpus", "leaves", "aggregations"),
-    # a segment, with the aggregation switches that its leaves need alone, and a pod of 15 segments
-    [(1_024, 16, 8), (15_360, 240, 120)],
-)
+@pytest.mark.parametrize(("num_gpus", "leaves", "aggregations"), HPN_SIZES)
 def test_hpn_counts_equal_published_sizes(num_gpus: int, leaves: int, aggregations: int) -> None:
     topology = build_topology("hpn", num_gpus, nic_rate_bps=400 * GBIT, shape=HPN_SHAPE)
     assert switches_by_role(topology) == {"leaf": leaves, "aggregation": aggregations}

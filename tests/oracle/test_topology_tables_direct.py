@@ -9,29 +9,17 @@ from kvfabric.fabric.graph import Medium, Scope, Topology
 from kvfabric.fabric.measured.measures import path_lengths
 from kvfabric.fabric.topologies.slim_fly import num_routers, router_degree
 from kvfabric.plan.bom import bill_of_materials
+from kvfabric.plan.validation.topology_tables import (
+    TABLE_3_DIRECT,
+    TABLE_3_LARGEST,
+    TABLE_7_DIRECT,
+)
 
 GBIT = 10**9
 
 
 def build(kind: str, num_gpus: int, radix: int, **shape: int) -> Topology:
     return build_topology(kind, num_gpus, radix=radix, nic_rate_bps=400 * GBIT, shape=shape)
-
-
-# Source: From ATOP to ZCube, SIGCOMM 2025, Table 7: switches, copper, fibre, optical modules, NIC
-# ports per GPU; Fig. 9 cost in million USD (read off a figure, 10 %).
-# The Dragonfly rows are named after 1,024, 4,096 and 16,384 GPUs, but their cables count every GPU
-# port of the canonical sizes: 1,056, 5,256 and 16,512.
-# The cost read for 5,256, 11.80, is no oracle: after 0.9k per NIC and 0.6k per optical module, our
-# lowest prices, it leaves 3.6k for a switch of 23 ports, yet 5.3k for one of 15 ports in the first
-# row. Ours is 13.9 to 40.6.
-TABLE_7 = [
-    ("dragonfly", 1056, 15, (264, 1980, 528, 1056, 1), 3.12),
-    ("dragonfly", 5256, 23, (876, 10074, 2628, 5256, 1), None),
-    ("dragonfly", 16512, 31, (2064, 31992, 8256, 16512, 1), 45.35),
-    ("bcube", 1024, 32, (64, 1024, 1024, 2048, 2), 3.39),
-    ("bcube", 4096, 64, (128, 4096, 4096, 8192, 2), 13.56),
-    ("bcube", 16384, 128, (256, 16384, 16384, 32768, 2), 52.67),
-]
 
 
 def counts_of(topology: Topology) -> tuple[int, ...]:
@@ -41,7 +29,7 @@ def counts_of(topology: Topology) -> tuple[int, ...]:
     return topology.num_switches, copper, fibre, 2 * fibre, topology.ports_per_nic
 
 
-@pytest.mark.parametrize(("kind", "num_gpus", "radix", "counts", "cost"), TABLE_7)
+@pytest.mark.parametrize(("kind", "num_gpus", "radix", "counts", "cost"), TABLE_7_DIRECT)
 def test_counts_and_cost_equal_published_table(
     kind: str, num_gpus: int, radix: int, counts: tuple[int, ...], cost: float | None
 ) -> None:
@@ -57,23 +45,9 @@ def test_dragonfly_of_1024_gpus_leaves_32_ports_of_the_published_size_free() -> 
     assert counts_of(topology) == (264, 1980 - 32, 528, 1056, 1)
 
 
-# Source: the same paper, Table 3: average path length in links, and with servers (two GPUs of one
-# server are one link apart). Dragonfly: with all GPU ports of the canonical size in use and the
-# relative ("palmtree") arrangement of global cables. Its lengths with servers, 4.62732 at 1,056
-# GPUs, need servers whose two routers stand in different groups; here both stand in one rack.
-TABLE_3 = [
-    ("dragonfly", 1056, 15, {}, 4.67867, None),
-    ("dragonfly", 5256, 23, {}, 4.79810, None),
-    ("bcube", 1024, 32, {}, 3.87879, 3.65982),
-    ("bcube", 4096, 64, {}, 3.93846, 3.82906),
-    ("bcube", 4096, 16, {"k": 3}, 5.62637, 5.18877),
-    ("zcube-recursive", 1024, 64, {}, 2.93939, 2.93255),
-    ("zcube-recursive", 4096, 128, {}, 2.96923, 2.96752),
-    ("zcube-recursive", 4096, 48, {"k": 3}, 3.80975, 3.78561),
-]
-
-
-@pytest.mark.parametrize(("kind", "num_gpus", "radix", "shape", "average", "starred"), TABLE_3)
+@pytest.mark.parametrize(
+    ("kind", "num_gpus", "radix", "shape", "average", "starred"), TABLE_3_DIRECT
+)
 def test_path_lengths_equal_published_table(
     kind: str,
     num_gpus: int,
@@ -91,14 +65,7 @@ def test_path_lengths_equal_published_table(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "num_gpus", "radix", "average", "starred"),
-    # The same table, 16,384 GPUs. A Dragonfly router then has a whole server, and both agree.
-    [
-        ("dragonfly", 16512, 31, 4.85422, 4.85379),
-        ("bcube", 16384, 128, 3.96899, 3.91430),
-    ],
-)
+@pytest.mark.parametrize(("kind", "num_gpus", "radix", "average", "starred"), TABLE_3_LARGEST)
 def test_path_lengths_of_the_largest_fabrics_equal_published_table(
     kind: str, num_gpus: int, radix: int, average: float, starred: float
 ) -> None:

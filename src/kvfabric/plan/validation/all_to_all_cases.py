@@ -46,17 +46,21 @@ class OnePort:
 
     @property
     def name(self) -> str:
+        """Return the policy's name."""
         return f"{self._inner.name}, one port per message"
 
     @property
     def channel_capacity_bps(self) -> FloatArray:
+        """Return bit/s of every channel."""
         return self._inner.channel_capacity_bps
 
     @property
     def rules(self) -> PathRules:
+        """Return which paths it takes."""
         return self._inner.rules
 
     def route(self, src: int, dst: int, num_bytes: int, flow_key: int) -> tuple[SubFlow, ...]:
+        """Return the whole message on the path of one port."""
         parts = self._inner.route(src, dst, num_bytes, flow_key)
         if not parts:
             return ()
@@ -64,9 +68,11 @@ class OnePort:
         return (SubFlow(part.channels, num_bytes),)
 
     def release(self, subflows: Sequence[SubFlow]) -> None:
+        """Forget flows that have ended."""
         self._inner.release(subflows)
 
     def channel_name(self, channel: int) -> str:
+        """Return the name of a channel."""
         return self._inner.channel_name(channel)
 
 
@@ -90,6 +96,7 @@ class MinimalDragonfly(OnePort):
 
     @property
     def name(self) -> str:
+        """Return the policy's name."""
         return "minimal"
 
     def route(
@@ -99,6 +106,7 @@ class MinimalDragonfly(OnePort):
         num_bytes: int,
         flow_key: int,  # noqa: ARG002 - the interface of all policies
     ) -> tuple[SubFlow, ...]:
+        """Return the one minimal path."""
         paths = self._paths
         if paths.topology.same_server(src, dst):
             return ()

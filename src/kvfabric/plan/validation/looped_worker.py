@@ -41,9 +41,11 @@ class LoopedWorker:
 
     @property
     def num_total_tokens(self) -> int:
+        """Return the tokens of one request, prompt and answer."""
         return self.num_prompt_tokens + self.num_output_tokens
 
     def sizing_request(self) -> SizingRequest:
+        """Return what sizing is asked for this worker."""
         return SizingRequest(
             model_name=self.model_name,
             geometry=geometry_from_config(model_config(self.model_name), where=self.model_name),

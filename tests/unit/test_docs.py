@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from kvfabric.app.main import cli
 from kvfabric.app.scenario import Scenario
-from kvfabric.app.scenario_file import built_in_text, parse_scenario
+from kvfabric.app.scenario_file import built_in_text, parse_scenario, parse_section
+from kvfabric.app.scenario_prices import PriceBookFile, build_price
 from kvfabric.catalog.prices import PRICE_BOOK
 
 ROOT = Path(__file__).parents[2]
@@ -133,6 +134,13 @@ def test_extras_that_pages_name_exist() -> None:
 def test_scenarios_of_a_page_are_read(page: Path) -> None:
     for text in blocks(read(page), "yaml"):
         assert parse_scenario(text, name_of(page)).schema_version == 1
+
+
+@pytest.mark.parametrize("text", blocks(read(DOCS / "reference" / "prices.md"), "yml"))
+def test_price_books_of_the_reference_are_read(text: str) -> None:
+    hint = "a test"
+    book = parse_section(text, "prices.md", PriceBookFile, what="price book", hint=hint)
+    assert {key: build_price(entry) for key, entry in book.prices.items()}
 
 
 def test_result_in_readme_is_of_the_built_in_scenario() -> None:

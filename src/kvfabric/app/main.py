@@ -10,9 +10,12 @@ import traceback
 import click
 
 from kvfabric import __version__
-from kvfabric.app.engine_cli import generate, serve
+from kvfabric.app.claims_cli import claims
+from kvfabric.app.engine_cli import generate, serve, worker
 from kvfabric.app.fabric_cli import flows, topology
 from kvfabric.app.plan_cli import plan, simulate, size
+from kvfabric.app.search_cli import search
+from kvfabric.app.validate_cli import validate
 from kvfabric.errors import KvfabricError
 
 
@@ -25,7 +28,19 @@ def cli() -> None:
     """
 
 
-for _command in (plan, simulate, size, topology, flows, generate, serve):
+for _command in (
+    plan,
+    claims,
+    search,
+    simulate,
+    size,
+    topology,
+    flows,
+    generate,
+    serve,
+    worker,
+    validate,
+):
     cli.add_command(_command)
 
 

@@ -4,15 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvfabric.app.models import load_geometry
+from kvfabric.app.price_book_file import load_price_book
 from kvfabric.app.resolve_perf import step_model
-from kvfabric.app.scenario import Fabric, FabricKind, Failure, HandoffSettings, Scenario
+from kvfabric.app.scenario import Fabric, Failure, HandoffSettings, Scenario
+from kvfabric.app.scenario_fabric import FabricKind
 from kvfabric.app.scenario_perf import ProfilePerf
 from kvfabric.app.scenario_workload import MAX_SPEEDUP, Measured, TraceWorkload
 from kvfabric.catalog.gpus import gpu
 from kvfabric.errors import ConfigError
 from kvfabric.kvcache.geometry import KVGeometry
+from kvfabric.kvcache.resharding import LatentSenders
 from kvfabric.metrics.latency import Slo
 from kvfabric.perf.context_parallel import CpExchange
+from kvfabric.plan.cabling import CableRule
 from kvfabric.plan.failures import WorkerFailure
 from kvfabric.plan.request import (
     NO_FABRIC,
@@ -26,6 +30,7 @@ from kvfabric.plan.request import (
 from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.protocol.workload import Workload
 from kvfabric.serving.coordinator_config import HandoffMode, OnExpiry, Reservation
+from kvfabric.serving.decode_choice import DecodePolicy
 from kvfabric.serving.router import RoutingPolicy
 
 
@@ -104,6 +109,7 @@ def resolve(scenario: Scenario, *, folder: Path, name: str) -> PlanRequest:
         workload=workload,
         slo=Slo(ttft_ns=scenario.slo.ttft, tpot_ns=scenario.slo.tpot),
         routing=RoutingPolicy(scenario.router.policy),
+        decode_choice=DecodePolicy(scenario.router.decode),
         signal_interval_ns=scenario.router.signal_interval,
         handoff_deadline_ns=scenario.handoff.deadline,
         handoff=_handoff(scenario.handoff),
@@ -114,6 +120,7 @@ def resolve(scenario: Scenario, *, folder: Path, name: str) -> PlanRequest:
         measured=measured,
         failures=tuple(map(_failure, scenario.failures)),
         kv_pool=None if scenario.kv_pool is None else scenario.kv_pool.build(),
+        price_book=load_price_book(scenario.prices, folder=folder, where=f"{name}: prices"),
     )
 
 
@@ -142,6 +149,7 @@ def _handoff(handoff: HandoffSettings) -> HandoffPolicy:
         reservation=Reservation(handoff.reserve),
         on_expiry=OnExpiry(handoff.on_expiry),
         max_restarts=handoff.max_restarts,
+        senders=LatentSenders(handoff.senders),
     )
 
 
@@ -172,7 +180,7 @@ def _workers(scenario: Scenario) -> WorkerRequest:
 def _network(fabric: Fabric) -> NetworkRequest:
     return NetworkRequest(
         nic_rate_bps=fabric.nic_rate,
-        fabrics=tuple(_fabric(kind) for kind in fabric.kinds),
+        fabrics=tuple(fabric_choice(kind) for kind in fabric.kinds),
         load_balancing=tuple(fabric.load_balancing),
         queue_pairs=fabric.queue_pairs,
         placement=Placement(fabric.placement),
@@ -183,7 +191,8 @@ def _network(fabric: Fabric) -> NetworkRequest:
     )
 
 
-def _fabric(kind: str | FabricKind) -> FabricChoice:
+def fabric_choice(kind: str | FabricKind) -> FabricChoice:
+    """Return a fabric as the plan takes it."""
     if isinstance(kind, str):
         return FabricChoice(kind=kind)
     return FabricChoice(
@@ -194,6 +203,7 @@ def _fabric(kind: str | FabricKind) -> FabricChoice:
         oversubscription=kind.oversubscription,
         shape=kind.shape,
         failures=tuple(kind.failures),
+        cables=CableRule(kind.cables),
     )
 
 

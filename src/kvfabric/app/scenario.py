@@ -5,23 +5,23 @@ Defaults that decide results stand here, in one place, and are shown by ``--show
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import Field
 
 from kvfabric.app.quantities import (
     DurationNs,
     GpuName,
-    KindName,
     ModelName,
     PositiveNs,
     RateBps,
     Section,
-    as_mistake,
 )
+from kvfabric.app.scenario_fabric import FabricKinds, Policies
 from kvfabric.app.scenario_perf import Perf, RooflinePerf
 from kvfabric.app.scenario_pfc import PfcSettings
 from kvfabric.app.scenario_pool import KvPoolSettings
+from kvfabric.app.scenario_prices import PricesOrFile
+from kvfabric.app.scenario_search import SearchSettings
 from kvfabric.app.scenario_workload import GeneratedWorkload, TraceWorkload
-from kvfabric.errors import ConfigError
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -48,51 +48,13 @@ class Workers(Section):
     async_scheduling: bool | None = None
 
 
-PolicyName = Literal[
-    "ecmp", "flowlet", "spray", "dmodk", "path-source", "path-destination", "assigned"
-]
-
-
-class FabricKind(Section):
-    """One fabric to compare, where its name alone does not say enough."""
-
-    kind: KindName
-    label: str | None = None
-    radix: Count | None = None
-    tiers: Count | None = None
-    oversubscription: Annotated[float, Field(gt=0)] = 1.0
-    shape: Annotated[dict[str, Annotated[int, Field(ge=0)]], Field(default_factory=dict)]
-    failures: Annotated[list[str], Field(default_factory=list)]
-
-
-def _is_name(value: object) -> str:
-    return "name" if isinstance(value, str) else "section"
-
-
-_NameOrSection = Annotated[
-    Annotated[KindName, Tag("name")] | Annotated[FabricKind, Tag("section")],
-    Discriminator(_is_name),
-]
-
-
-def _distinct(policies: list[str]) -> list[str]:
-    for policy in policies:
-        if policies.count(policy) > 1:
-            raise as_mistake(ConfigError(f"{policy!r} stands twice", hint="Write each policy once"))
-    return policies
-
-
 class Fabric(Section):
     """The fabrics to compare and how traffic is spread over them."""
 
     nic_rate: RateBps
     switch: RateBps | None = None
-    kinds: Annotated[list[_NameOrSection], Field(min_length=1)]
-    load_balancing: Annotated[
-        list[PolicyName],
-        Field(min_length=1, default_factory=lambda: ["ecmp", "assigned"]),
-        AfterValidator(_distinct),
-    ]
+    kinds: FabricKinds
+    load_balancing: Annotated[Policies, Field(default_factory=lambda: ["ecmp", "assigned"])]
     queue_pairs: Annotated[int, Field(ge=1, le=128)] = 4  # as many as NCCL takes
     placement: Literal["split", "interleaved"] = "split"
     engine: Literal["max-min", "pfc", "pfc-stepped"] = "max-min"
@@ -107,10 +69,11 @@ class SloTargets(Section):
 
 
 class RouterSettings(Section):
-    """How prefill workers are chosen, and how old the router's view of them may be."""
+    """How workers are chosen, and how old the router's view of them may be."""
 
     policy: Literal["round_robin", "least_loaded", "prefix_aware"] = "prefix_aware"
     signal_interval: PositiveNs = 50_000_000
+    decode: Literal["least_loaded", "round_robin", "random", "topology_aware"] = "least_loaded"
 
 
 class HandoffSettings(Section):
@@ -122,6 +85,7 @@ class HandoffSettings(Section):
     deadline: PositiveNs = 60_000_000_000
     on_expiry: Literal["fail", "recompute"] = "fail"
     max_restarts: Annotated[int, Field(ge=0)] = 1
+    senders: Literal["all", "first", "rotate"] = "all"
 
 
 class Failure(Section):
@@ -149,6 +113,8 @@ class Scenario(Section):
     router: RouterSettings = RouterSettings()
     handoff: HandoffSettings = HandoffSettings()
     kv_pool: KvPoolSettings | None = None
+    prices: PricesOrFile | None = None
     failures: Annotated[list[Failure], Field(default_factory=list)]
     compare_aggregated: bool = True
+    search: SearchSettings | None = None
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Hashable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -14,6 +14,8 @@ from kvfabric.app.scenario import Scenario
 from kvfabric.errors import ConfigError
 
 BUILT_IN = "built-in scenario"
+
+_SectionT = TypeVar("_SectionT", bound=BaseModel)
 
 _HINTS = {
     "missing": "Add the key",
@@ -91,45 +93,59 @@ def place_of(key: str, path: Path | None) -> str:
 
 def parse_scenario(text: str, name: str) -> Scenario:
     """Return the scenario of a YAML text; ``name`` stands for the file in messages."""
+    hint = "Start with 'schema_version: 1'; 'kvfabric plan --show' prints an example"
+    return parse_section(text, name, Scenario, what="scenario", hint=hint)
+
+
+def parse_section(
+    text: str, name: str, section: type[_SectionT], *, what: str, hint: str
+) -> _SectionT:
+    """Return what a YAML text says.
+
+    Args:
+        text: of the file.
+        name: stands for the file in messages.
+        section: its keys.
+        what: the file is, for messages.
+        hint: what to write where the file holds no keys.
+    """
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
         values = None if root is None else loader.construct_document(root)
     except yaml.YAMLError as error:
-        raise _yaml_error(error, name) from None
+        raise _yaml_error(error, name, what) from None
     except RecursionError:
         raise ConfigError(
-            "cannot read the scenario: it is nested too deep", where=name, hint="Check the YAML"
+            f"cannot read the {what}: it is nested too deep", where=name, hint="Check the YAML"
         ) from None
     if root is None or not isinstance(values, dict):
-        raise ConfigError(
-            "the scenario holds no mapping of keys",
-            where=name,
-            hint="Start with 'schema_version: 1'; 'kvfabric plan --show' prints an example",
-        )
+        raise ConfigError(f"the {what} holds no mapping of keys", where=name, hint=hint)
     try:
-        return Scenario.model_validate(values)
+        return section.model_validate(values)
     except ValidationError as error:
-        raise _first_mistake(error, root, name) from None
+        raise _first_mistake(error, root, name, section) from None
 
 
-def _yaml_error(error: yaml.YAMLError, name: str) -> ConfigError:
+def _yaml_error(error: yaml.YAMLError, name: str, what: str) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     where = name if mark is None else f"{name}:{mark.line + 1}"
     problem = getattr(error, "problem", None) or "it is not YAML"
-    return ConfigError(f"cannot read the scenario: {problem}", where=where, hint="Check the YAML")
+    return ConfigError(f"cannot read the {what}: {problem}", where=where, hint="Check the YAML")
 
 
-def _first_mistake(error: ValidationError, root: yaml.Node, name: str) -> ConfigError:
+def _first_mistake(
+    error: ValidationError, root: yaml.Node, name: str, section: type[BaseModel]
+) -> ConfigError:
     # an unknown key first: it is often the reason why another one is missing
     mistakes = sorted(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     detail = mistakes[0]
     keys = _keys_in_file(detail["loc"], root, is_missing=detail["type"] == "missing")
     below = detail.get("ctx", {}).get("key", "")
-    keys.extend(below.split(".") if below else ())
+    keys.extend(_keys_below(below, keys, root))
     line = _line_of(keys, root)
     where = f"{name}:{line}: {'.'.join(str(key) for key in keys)}"
-    hint = _hint(detail)
+    hint = _hint(detail, section)
     if len(mistakes) > 1:
         hint = f"{hint} ({len(mistakes) - 1} more after this one)"
     return ConfigError(_what(detail), where=where, hint=hint)
@@ -155,14 +171,14 @@ def _what(detail: ErrorDetails) -> str:
             return f"read {shown}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
 
-def _hint(detail: ErrorDetails) -> str:
+def _hint(detail: ErrorDetails, top: type[BaseModel]) -> str:
     if detail["type"] == "quantity":
         return str(detail["ctx"]["hint"])
     if detail["type"] in _TAG_ERRORS:
-        tags = (_tag(section) for section in _sections_at(detail["loc"]))
+        tags = (_tag(section) for section in _sections_at(detail["loc"], top))
         return f"Write one of {', '.join(tag for tag in tags if tag)}"
     if detail["type"] == "extra_forbidden":
-        known = _known_keys(detail["loc"][:-1])
+        known = _known_keys(detail["loc"][:-1], top)
         close = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
         if close:
             return f"Did you mean {close[0]!r}?"
@@ -170,15 +186,15 @@ def _hint(detail: ErrorDetails) -> str:
     return _HINTS.get(detail["type"], "").format_map(detail.get("ctx", {}))
 
 
-def _known_keys(location: Sequence[int | str]) -> list[str]:
+def _known_keys(location: Sequence[int | str], top: type[BaseModel]) -> list[str]:
     """Return the keys of the section at a location."""
-    names = (name for section in _sections_at(location) for name in section.model_fields)
+    names = (name for section in _sections_at(location, top) for name in section.model_fields)
     return list(dict.fromkeys(names))
 
 
-def _sections_at(location: Sequence[int | str]) -> list[type[BaseModel]]:
+def _sections_at(location: Sequence[int | str], top: type[BaseModel]) -> list[type[BaseModel]]:
     """Return what may stand at a location: a section, or the alternatives that a tag chooses."""
-    sections: list[type[BaseModel]] = [Scenario]
+    sections: list[type[BaseModel]] = [top]
     for key in location:
         fields = (section.model_fields.get(str(key)) for section in sections)
         inner = [found for field in fields if field for found in _sections_in(field.annotation)]
@@ -215,6 +231,16 @@ def _keys_in_file(
         keys.append(key)
         node = child
     return keys
+
+
+def _keys_below(below: str, keys: Sequence[int | str], root: yaml.Node) -> list[str]:
+    """Return the keys of a path such as ``kinds.radix``; a key of the file may hold dots itself."""
+    node: yaml.Node | None = root
+    for key in keys:
+        node = _child(node, key)
+    if _child(node, below) is not None:
+        return [below]
+    return below.split(".") if below else []
 
 
 def _line_of(keys: Sequence[int | str], root: yaml.Node) -> int:

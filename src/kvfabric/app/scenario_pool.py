@@ -1,6 +1,8 @@
 """The ``kv_pool:`` section of a scenario: prefixes kept outside HBM."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from kvfabric.app.quantities import BytesPerS, PositiveNs, Section, SizeBytes
 from kvfabric.kvcache.tiers import WritePolicy
@@ -30,6 +32,7 @@ class KvPoolSettings(Section):
     write: Literal["through", "on_eviction", "move"] = "through"
     hand_back: bool = False
     lag: PositiveNs | None = None
+    fetch_stripes: Annotated[int, Field(ge=1, le=1024)] = 1
 
     def build(self) -> PoolRequest:
         """Return the pool as the plan takes it."""
@@ -41,4 +44,5 @@ class KvPoolSettings(Section):
             write_policy=WritePolicy(self.write),
             hands_back=self.hand_back,
             lag_ns=self.lag or 0,
+            fetch_stripes=self.fetch_stripes,
         )

@@ -16,6 +16,7 @@ from kvfabric.errors import ConfigError
 from kvfabric.protocol.workload import Workload
 from kvfabric.workload.arrivals import (
     Arrivals,
+    BurstArrivals,
     ClosedLoop,
     ConstantArrivals,
     ConstantThink,
@@ -24,6 +25,7 @@ from kvfabric.workload.arrivals import (
     PoissonArrivals,
     Think,
 )
+from kvfabric.workload.cold_prompts import ColdPrompts
 from kvfabric.workload.generator import GeneratorConfig, SharedPrefixes, generate
 from kvfabric.workload.lengths import (
     ConstantLength,
@@ -45,6 +47,8 @@ _KEYS = {
     "rate_per_s": "rate",
     "num_users": "users",
     "ramp_up_ns": "ramp_up",
+    "period_ns": "period",
+    "size / period_ns, per s": "period",
     "value": "tokens",
     "num_groups": "groups",
     "prefix_tokens": "tokens",
@@ -129,6 +133,15 @@ class _Gamma(Section):
         return GammaArrivals(self.rate, self.cv)
 
 
+class _Bursts(Section):
+    kind: Literal["bursts"]
+    size: Count
+    period: PositiveNs
+
+    def build(self) -> Arrivals:
+        return BurstArrivals(self.size, self.period)
+
+
 class _ConstantLength(Section):
     kind: Literal["constant"]
     tokens: Count
@@ -207,7 +220,7 @@ def _checked(part: _P) -> _P:
 
 
 _Arrivals = Annotated[
-    _Closed | _Poisson | _Constant | _Gamma,
+    _Closed | _Poisson | _Constant | _Gamma | _Bursts,
     Field(discriminator="kind"),
     AfterValidator(_checked),
 ]
@@ -221,6 +234,14 @@ _Thinks = Annotated[
 ]
 
 
+class _Cold(Section):
+    share: float
+    prompt: _Lengths | None = None
+
+    def build(self) -> ColdPrompts:
+        return ColdPrompts(self.share, None if self.prompt is None else self.prompt.build())
+
+
 class GeneratedWorkload(Section):
     """Requests from a few numbers and the seed; see ``workload.generator``."""
 
@@ -231,6 +252,7 @@ class GeneratedWorkload(Section):
     turns: _Lengths | None = None
     think: _Thinks | None = None
     prefixes: Annotated[_Prefixes, AfterValidator(_checked)] | None = None
+    cold: Annotated[_Cold, AfterValidator(_checked)] | None = None
     requests: Count | None = None
     duration: PositiveNs | None = None
     hash_block_tokens: Count = 64
@@ -270,6 +292,7 @@ class GeneratedWorkload(Section):
             turns=ConstantLength(1) if self.turns is None else self.turns.build(),
             think=ConstantThink(0) if self.think is None else self.think.build(),
             prefixes=None if self.prefixes is None else self.prefixes.build(),
+            cold=None if self.cold is None else self.cold.build(),
             num_requests=self.requests,
             duration_ns=self.duration,
             hash_block_tokens=self.hash_block_tokens,

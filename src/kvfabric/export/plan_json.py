@@ -79,6 +79,7 @@ def request_to_dict(request: PlanRequest) -> dict[str, object]:
         "flow_engine": network.engine,
         "pfc": asdict(network.pfc) if network.has_pauses else None,
         "routing": request.routing.value,
+        "decode_routing": request.decode_choice.value if workers.num_decode else None,
         "signal_interval_ns": request.signal_interval_ns,
         "handoff_deadline_ns": request.handoff_deadline_ns,
         "slo": {"ttft_ns": request.slo.ttft_ns, "tpot_ns": request.slo.tpot_ns},
@@ -151,19 +152,29 @@ def _pool_settings(pool: PoolRequest | None) -> dict[str, object] | None:
         "write": pool.write_policy.value,
         "hand_back": pool.hands_back,
         "lag_ns": pool.lag_ns,
+        "fetch_stripes": pool.fetch_stripes,
     }
 
 
 def _parts(fabric: FabricFacts | None) -> Mapping[str, object]:
     if fabric is None:
         return {}
-    keys = ("switches", "optics", "links", "links_copper", "links_fibre", "switch_hops_max")
     cost = fabric.bom.cost()
-    return {key: fabric.report[key] for key in keys} | {
-        "cost_low_usd": round(cost.low_usd, 2),
-        "cost_typical_usd": round(cost.typical_usd, 2),
-        "cost_high_usd": round(cost.high_usd, 2),
+    counted = {
+        "optics": fabric.bom.count("optic"),
+        "links_copper": fabric.bom.count("copper"),
+        "links_fibre": fabric.bom.count("fibre"),
     }
+    keys = ("switches", "links", "switch_hops_max")
+    return (
+        {key: fabric.report[key] for key in keys}
+        | counted
+        | {
+            "cost_low_usd": round(cost.low_usd, 2),
+            "cost_typical_usd": round(cost.typical_usd, 2),
+            "cost_high_usd": round(cost.high_usd, 2),
+        }
+    )
 
 
 def _verdict(verdict: Verdict) -> dict[str, str]:

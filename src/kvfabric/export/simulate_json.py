@@ -54,6 +54,7 @@ def _handoff(handoff: HandoffPolicy) -> dict[str, object]:
         "reserve": handoff.reservation.value,
         "on_expiry": handoff.on_expiry.value,
         "max_restarts": handoff.max_restarts,
+        "senders": handoff.senders.value,
     }
 
 

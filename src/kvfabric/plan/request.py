@@ -4,18 +4,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvfabric.catalog.gpus import Gpu
+from kvfabric.catalog.prices import PRICE_BOOK, PriceBook
 from kvfabric.errors import ConfigError, UnsupportedError
 from kvfabric.fabric.engines.choice import MAX_MIN
 from kvfabric.fabric.engines.pfc_params import PfcParams
 from kvfabric.kvcache.geometry import KVGeometry
+from kvfabric.kvcache.resharding import LatentSenders
 from kvfabric.metrics.latency import Slo
 from kvfabric.perf.roofline import Efficiency
+from kvfabric.plan.cabling import CableRule
 from kvfabric.plan.failures import WorkerFailure, check_failures
 from kvfabric.plan.pool import PoolRequest
 from kvfabric.plan.worker_request import Placement, WorkerRequest, check_layout, check_servers
 from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.protocol.workload import Workload
 from kvfabric.serving.coordinator_config import HandoffMode, OnExpiry, Reservation
+from kvfabric.serving.decode_choice import DecodePolicy
 from kvfabric.serving.router import RoutingPolicy
 from kvfabric.workload.recorded_run import MeasuredRequest
 
@@ -44,6 +48,7 @@ class FabricChoice:
         shape: sizes that one kind alone has, such as ``planes``.
         failures: what has failed of it, as ``fabric.failures.parse_failures`` reads it.
         label: name in the report; the kind by default.
+        cables: what decides the type of a cable, for parts and price.
     """
 
     kind: str
@@ -53,6 +58,7 @@ class FabricChoice:
     shape: Mapping[str, int] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
     label: str | None = None
+    cables: CableRule = CableRule.PLANNED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +106,8 @@ class HandoffPolicy:
         reservation: when decode blocks are reserved.
         on_expiry: what becomes of its request then.
         max_restarts: how often a request may start anew because its worker died.
+        senders: which ranks send a latent that all of them hold; also of prefixes that are fetched
+            from other servers.
     """
 
     mode: HandoffMode = HandoffMode.WHOLE_PROMPT
@@ -107,6 +115,7 @@ class HandoffPolicy:
     reservation: Reservation = Reservation.PREFILL_FIRST
     on_expiry: OnExpiry = OnExpiry.FAIL
     max_restarts: int = 1
+    senders: LatentSenders = LatentSenders.ALL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +134,7 @@ class PlanRequest:
         workload: the load.
         slo: latency targets.
         routing: how prefill workers are chosen.
+        decode_choice: how decode workers are chosen.
         signal_interval_ns: how often workers report to the router.
         handoff_deadline_ns: when a hand-off is given up.
         handoff: how KV cache gets to decode workers.
@@ -136,6 +146,7 @@ class PlanRequest:
         measured: what a real engine did with the requests of a recorded run.
         failures: workers that die during the run.
         kv_pool: prefixes kept outside HBM; None: in HBM only.
+        price_book: prices of the parts of the fabrics.
     """
 
     name: str
@@ -149,6 +160,7 @@ class PlanRequest:
     workload: Workload
     slo: Slo
     routing: RoutingPolicy = RoutingPolicy.PREFIX_AWARE
+    decode_choice: DecodePolicy = DecodePolicy.LEAST_LOADED
     signal_interval_ns: int = 50_000_000
     handoff_deadline_ns: int = 60_000_000_000
     handoff: HandoffPolicy = HandoffPolicy()
@@ -160,6 +172,7 @@ class PlanRequest:
     measured: tuple[MeasuredRequest, ...] = ()
     failures: tuple[WorkerFailure, ...] = ()
     kv_pool: PoolRequest | None = None
+    price_book: PriceBook = PRICE_BOOK
 
     @property
     def has_pool(self) -> bool:

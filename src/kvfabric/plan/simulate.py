@@ -102,6 +102,7 @@ def simulate(
         design.network,
         is_disaggregated=request.workers.num_decode > 0,
         make_executor=logged,
+        topology=None if design.fabric is None else design.fabric.topology,
     )
     run = cluster.simulation.run(on_progress)
     result = DesignResult(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from plan_requests import GBIT, plan_request
 
 from kvfabric.metrics.latency import Slo
-from kvfabric.plan.compare import NoNetwork, build_fabric, design_on
+from kvfabric.plan.compare import build_fabric, design_on
 from kvfabric.plan.fleet import build_fleet
 from kvfabric.plan.request import FabricChoice, check_fleet
 from kvfabric.plan.search.costs import FabricCosts, gpu_cost
@@ -14,6 +14,7 @@ from kvfabric.plan.search.ideal_network import IdealNetwork
 from kvfabric.plan.search.open_shapes import needs_fabric
 from kvfabric.plan.search.shape import FabricOption, Shape, shape_request, with_fabric
 from kvfabric.plan.search.space import SearchRequest, SearchSpace, fabric_options, shapes
+from kvfabric.plan.unrouted import NoNetwork
 from kvfabric.protocol.workload import Workload
 
 MS = 1_000_000

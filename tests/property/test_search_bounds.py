@@ -10,7 +10,6 @@ from plan_requests import HASH_TOKENS, plan_request
 from kvfabric.catalog.models import model_config
 from kvfabric.kvcache.geometry_config import geometry_from_config
 from kvfabric.metrics.latency import Slo, meets_slo, tpot_ns, ttft_ns
-from kvfabric.plan.compare import NoNetwork
 from kvfabric.plan.fleet import build_cluster, build_fleet
 from kvfabric.plan.request import PlanRequest, WorkerRequest
 from kvfabric.plan.search.bounds import Bounds
@@ -18,6 +17,7 @@ from kvfabric.plan.search.ideal_network import IdealNetwork
 from kvfabric.plan.search.pruned import Reason
 from kvfabric.plan.search.shape import Shape, shape_request
 from kvfabric.plan.search.space import SearchRequest, SearchSpace
+from kvfabric.plan.unrouted import NoNetwork
 from kvfabric.protocol.record import RequestRecord
 from kvfabric.protocol.workload import RequestSpec, Workload
 

@@ -55,6 +55,8 @@ def _fleet_lines(run: SimulatedRun) -> Iterator[str]:
         f" most {scheduler.max_num_seqs:,} requests and {scheduler.max_num_batched_tokens:,}"
         f" tokens, {pace} scheduling"
     )
+    if request.moves_as_measured:
+        yield "KV cache moves as measured, each transfer as if alone"
     if run.result.fabric is not None:
         handoff = ""
         if request.workers.num_decode:

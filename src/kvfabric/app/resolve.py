@@ -16,6 +16,7 @@ from kvfabric.kvcache.geometry import KVGeometry
 from kvfabric.kvcache.resharding import LatentSenders
 from kvfabric.metrics.latency import Slo
 from kvfabric.perf.context_parallel import CpExchange
+from kvfabric.perf.step_times import MeasuredStepModel
 from kvfabric.plan.cabling import CableRule
 from kvfabric.plan.failures import WorkerFailure
 from kvfabric.plan.request import (
@@ -96,6 +97,7 @@ def resolve(scenario: Scenario, *, folder: Path, name: str) -> PlanRequest:
         ConfigError: an unknown name, an unreadable file, or a number out of range.
     """
     geometry = load_geometry(scenario.model, folder=folder, where=f"{name}: model")
+    model = step_model(scenario, geometry, folder=folder, name=name)
     workload, measured = _workload(scenario, geometry, folder=folder, name=name)
     return PlanRequest(
         name=scenario.name,
@@ -113,13 +115,14 @@ def resolve(scenario: Scenario, *, folder: Path, name: str) -> PlanRequest:
         signal_interval_ns=scenario.router.signal_interval,
         handoff_deadline_ns=scenario.handoff.deadline,
         handoff=_handoff(scenario.handoff),
-        step_model=step_model(scenario, geometry, folder=folder, name=name),
+        step_model=model,
         decode_step_model=_decode_step_model(scenario, geometry, folder=folder, name=name),
         compare_aggregated=scenario.compare_aggregated,
         seed=scenario.seed,
         measured=measured,
         failures=tuple(map(_failure, scenario.failures)),
         kv_pool=None if scenario.kv_pool is None else scenario.kv_pool.build(),
+        transfer_times=model.transfers if isinstance(model, MeasuredStepModel) else None,
         price_book=load_price_book(scenario.prices, folder=folder, where=f"{name}: prices"),
     )
 

@@ -24,7 +24,9 @@ def stated_error(model: StepTimeModel) -> str:
 
 def not_modelled(request: PlanRequest) -> Iterator[str]:
     """Yield what a run of this fleet leaves out."""
-    if request.workers.num_decode:
+    if request.moves_as_measured:
+        yield "transfers that slow each other down"
+    elif request.workers.num_decode:
         yield flows_not_modelled(request.network)
         yield "what transports lose: a lone hand-off fills its NICs"
         yield "other traffic on the fabric, and its latency of microseconds"

@@ -90,6 +90,11 @@ class MeasuredStepModel:
         """Return where the numbers come from."""
         return self._times.source
 
+    @property
+    def transfers(self) -> TransferTimes | None:
+        """Return what transfers take on the machine that was measured, if that is known."""
+        return self._times.transfers
+
     def mixed_step_ns(self, shape: StepShape) -> int:
         """Return the duration of one step; 0 for a step without work."""
         num_tokens = sum(chunk for chunk, _ in shape.prefill)

@@ -30,9 +30,9 @@ from kvfabric.plan.request import (
     PlanRequest,
     check_plan_request,
 )
+from kvfabric.plan.unrouted import MeasuredNetwork, NoNetwork
 from kvfabric.plan.wiring import cables_by_rule
 from kvfabric.protocol.record import Outcome, RequestRecord
-from kvfabric.protocol.transfer import TransferPlan
 from kvfabric.serving.kv_pool import PoolCounts
 from kvfabric.sim.simulation import RunResult
 
@@ -40,6 +40,7 @@ TTFT_PERCENTS = tuple(range(101))
 """0 stands for the smallest; the others are nearest-rank percentiles."""
 
 ReportProgress = Callable[[str, int, int], None]
+AnyNetwork = FabricNetwork | EngineNetwork | MeasuredNetwork | NoNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,34 +64,6 @@ class FabricFacts:
     failures: Failures | None = None
 
 
-class NoNetwork:
-    """The network of a fleet that moves nothing."""
-
-    num_flows = 0
-
-    def start(self, transfer: TransferPlan, now_ns: int) -> None:
-        """Refuse: nothing can be moved."""
-        raise AssertionError((transfer, now_ns))
-
-    def cancel(self, transfer_id: int, now_ns: int) -> None:
-        """Refuse: nothing is moving."""
-        raise AssertionError((transfer_id, now_ns))
-
-    def next_completion_ns(self) -> int | None:
-        """Return None: nothing moves."""
-        return None
-
-    def advance(self, now_ns: int) -> tuple[int, ...]:
-        """Return no transfers."""
-        del now_ns
-        return ()
-
-    def busiest_links(self, window_ns: int, count: int = 1) -> list[LinkLoad]:
-        """Return no links."""
-        del window_ns, count
-        return []
-
-
 @dataclass(frozen=True, slots=True)
 class Design:
     """A fabric with a policy, or the aggregated fleet, which sends no KV cache.
@@ -101,7 +74,7 @@ class Design:
     name: str
     fabric: FabricFacts | None
     load_balancing: str | None
-    network: FabricNetwork | EngineNetwork | NoNetwork
+    network: AnyNetwork
     deadlock: DeadlockReport | None = None
 
 
@@ -279,7 +252,7 @@ def design_run(
     request: PlanRequest, design: Design, cluster: Cluster, result: RunResult
 ) -> DesignRun:
     """Return the figures of a run that is over."""
-    decode_first = request.decode_first and design.fabric is not None
+    decode_first = request.decode_first and not isinstance(design.network, NoNetwork)
     records, network = result.records, design.network
     summary = summarize(records, request.workers.num_gpus, request.slo, decode_first=decode_first)
     return DesignRun(
@@ -306,7 +279,7 @@ def _ttft_quantiles(records: Sequence[RequestRecord]) -> tuple[int, ...]:
     return (ordered[0], *(nearest_rank(ordered, percent) for percent in TTFT_PERCENTS[1:]))
 
 
-def _channel_loads(network: FabricNetwork | EngineNetwork | NoNetwork) -> ChannelLoads | None:
+def _channel_loads(network: AnyNetwork) -> ChannelLoads | None:
     if isinstance(network, EngineNetwork):
         return network.channel_loads()
     if isinstance(network, FabricNetwork):

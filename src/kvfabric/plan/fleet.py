@@ -155,7 +155,7 @@ def build_cluster(
         decode=_decode_choice(request, crew, topology),
     )
     config = SimulationConfig(
-        transfer_setup_ns=HANDOFF_SETUP_NS,
+        transfer_setup_ns=0 if request.moves_as_measured else HANDOFF_SETUP_NS,
         async_scheduling=request.workers.async_scheduling,
         lockstep=_lockstep(len(workers), request.workers.num_data_ranks),
     )

@@ -12,6 +12,7 @@ from kvfabric.kvcache.geometry import KVGeometry
 from kvfabric.kvcache.resharding import LatentSenders
 from kvfabric.metrics.latency import Slo
 from kvfabric.perf.roofline import Efficiency
+from kvfabric.perf.transfer_times import TransferTimes
 from kvfabric.plan.cabling import CableRule
 from kvfabric.plan.failures import WorkerFailure, check_failures
 from kvfabric.plan.pool import PoolRequest
@@ -147,6 +148,7 @@ class PlanRequest:
         failures: workers that die during the run.
         kv_pool: prefixes kept outside HBM; None: in HBM only.
         price_book: prices of the parts of the fabrics.
+        transfer_times: of whole transfers, measured; used where no fabric is named.
     """
 
     name: str
@@ -173,6 +175,7 @@ class PlanRequest:
     failures: tuple[WorkerFailure, ...] = ()
     kv_pool: PoolRequest | None = None
     price_book: PriceBook = PRICE_BOOK
+    transfer_times: TransferTimes | None = None
 
     @property
     def has_pool(self) -> bool:
@@ -182,7 +185,15 @@ class PlanRequest:
     @property
     def uses_fabric(self) -> bool:
         """Return whether a run moves bytes over a fabric."""
+        if self.moves_as_measured:
+            return False
         return self.workers.num_decode > 0 or (self.has_pool and bool(self.network.fabrics))
+
+    @property
+    def moves_as_measured(self) -> bool:
+        """Return whether hand-offs take what was measured: no fabric is named to carry them."""
+        is_apart = self.workers.num_decode > 0
+        return is_apart and self.transfer_times is not None and not self.network.fabrics
 
     @property
     def decode_first(self) -> bool:

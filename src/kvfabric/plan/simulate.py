@@ -9,7 +9,6 @@ from kvfabric.metrics.summary import RunSummary
 from kvfabric.plan.compare import (
     Design,
     DesignResult,
-    NoNetwork,
     build_fabric,
     design_on,
     design_run,
@@ -23,6 +22,7 @@ from kvfabric.plan.step_log import (
     inter_token_latency,
     worker_use,
 )
+from kvfabric.plan.unrouted import MeasuredNetwork, NoNetwork
 from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.protocol.record import Outcome, RequestRecord
 
@@ -151,6 +151,9 @@ def _design(
 ) -> tuple[Design, tuple[str, ...]]:
     """Return the design to run, and what was chosen without being asked."""
     network = request.network
+    if request.moves_as_measured:
+        assert request.transfer_times is not None
+        return Design("measured", None, None, MeasuredNetwork(request.transfer_times)), ()
     if not request.uses_fabric:
         return Design("aggregated", None, None, NoNetwork()), ()
     if not network.fabrics or not network.load_balancing:

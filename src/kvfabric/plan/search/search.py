@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from kvfabric.fabric.graph import Topology
 from kvfabric.metrics.latency import Slo
 from kvfabric.plan.bom import Cost
-from kvfabric.plan.compare import FabricFacts, NoNetwork, build_fabric, design_on
+from kvfabric.plan.compare import FabricFacts, build_fabric, design_on
 from kvfabric.plan.parallel import Tell, run_all
 from kvfabric.plan.request import PlanRequest, check_fleet
 from kvfabric.plan.search.evaluate import Outcome, run_design
@@ -28,6 +28,7 @@ from kvfabric.plan.search.pruned import PruneLog, Reason
 from kvfabric.plan.search.result import Evaluated, SearchResult
 from kvfabric.plan.search.shape import FabricOption, with_fabric
 from kvfabric.plan.search.space import Mode, SearchRequest, check_search
+from kvfabric.plan.unrouted import NoNetwork
 from kvfabric.plan.verdict import SAME_WITHIN
 from kvfabric.protocol.ports import Network
 from kvfabric.serving.decode_choice import DecodePolicy

@@ -7,9 +7,9 @@ from kvfabric.catalog.models import model_config
 from kvfabric.kvcache.geometry_config import geometry_from_config
 from kvfabric.perf.roofline import RooflineModel
 from kvfabric.perf.work import work_from_geometry
-from kvfabric.plan.compare import NoNetwork
 from kvfabric.plan.sizing import size
 from kvfabric.plan.sizing_request import SizingRequest
+from kvfabric.plan.unrouted import NoNetwork
 from kvfabric.protocol.record import RequestRecord
 from kvfabric.protocol.workload import Workload
 from kvfabric.serving.config import SchedulerConfig

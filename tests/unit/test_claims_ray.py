@@ -18,6 +18,10 @@ from kvfabric.plan.claims.settings import BASE
 from kvfabric.plan.claims.sweep import NotRun
 
 
+class ClusterError(Exception):
+    """What Ray raises when a run fails on a node."""
+
+
 class FakeRay(ModuleType):
     """A cluster of three CPUs that remembers how many runs were under way at once."""
 
@@ -28,6 +32,9 @@ class FakeRay(ModuleType):
         self.most_under_way = 0
         self.is_up = False
         self.error: Exception | None = None
+        self.exceptions = ModuleType("ray.exceptions")
+        self.exceptions.RayError = ClusterError  # type: ignore[attr-defined]
+        self.fails_with: str | None = None
 
     def init(self, address: str | None, *, log_to_driver: bool) -> None:
         del address, log_to_driver
@@ -65,6 +72,8 @@ class FakeRay(ModuleType):
         return references[-1:], references[:-1]
 
     def get(self, reference: int) -> Any:
+        if self.fails_with is not None:
+            raise ClusterError(self.fails_with)
         return self.under_way.pop(reference)
 
 
@@ -106,6 +115,18 @@ def test_cluster_that_does_not_answer_is_one_message(fake_ray: FakeRay) -> None:
     fake_ray.error = ConnectionError("nobody listens\nand much more")
     with pytest.raises(ConfigError, match=r"--ray: no Ray cluster at head:1: nobody listens\."):
         claims_ray.ray_runner("head:1", None).__enter__()
+
+
+def test_run_that_fails_on_a_node_is_one_message(fake_ray: FakeRay, tmp_path: Path) -> None:
+    fake_ray.fails_with = (
+        "task failed\n  File x\\nModuleNotFoundError: No module named 'kvfabric'\n"
+    )
+    said = "a run failed on the cluster: ModuleNotFoundError: No module named 'kvfabric'"
+    with (
+        pytest.raises(ConfigError, match=said),
+        claims_ray.ray_runner("", 2) as (run_many, _),
+    ):
+        run_many([BASE], FolderStore(tmp_path), lambda _: None)
 
 
 def test_missing_ray_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,12 +63,26 @@ def _on_ray(at_once: int) -> RunAll:
             ready, _ = ray.wait(list(under_way), num_returns=1)
             for reference in ready:
                 index = under_way.pop(reference)
-                outcomes[index] = ray.get(reference)
+                try:
+                    outcomes[index] = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    raise _failed(error) from None
                 store.save(wanted[index], outcomes[index])
                 tell(len(outcomes))
         return [outcomes[index] for index in range(len(wanted))]
 
     return run_many
+
+
+def _failed(error: Exception) -> ConfigError:
+    """Return what a run that failed on a node says: the last line of it has the reason."""
+    lines = [line.strip() for line in str(error).replace("\\n", "\n").splitlines() if line.strip()]
+    reason = next((line for line in reversed(lines) if "Error" in line), type(error).__name__)
+    return ConfigError(
+        f"a run failed on the cluster: {reason}",
+        where="--ray",
+        hint="Install this version of kvfabric on every node; finished runs are kept",
+    )
 
 
 def _run(settings: RunSettings) -> Outcome:

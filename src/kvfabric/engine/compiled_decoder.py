@@ -54,8 +54,8 @@ def decoder_for(
 class CompiledDecoder:
     """Weights and a KV cache as arrays, and what a step needs besides; see ``cpu_kernels``.
 
-    The first step of a process loads the kernels, or compiles them: the very first one of an
-    installation takes half a minute.
+    Making one loads the kernels, or compiles them: the very first time of an installation takes
+    half a minute.
     """
 
     def __init__(self, spec: ModelSpec, weights: DecoderWeights, kv: PlainKvTensors) -> None:
@@ -69,6 +69,20 @@ class CompiledDecoder:
         self._frequencies = inverse_frequencies(spec.rope, spec.head_dim)
         self._block_size = kv.layout.block_size
         self._scratch = Scratch(spec, kv.layout.block_size)
+        self._load_kernels()
+
+    def _load_kernels(self) -> None:
+        """Run a layer and the head on a cache of one block, so that no request waits for them."""
+        spec, layer = self._spec, self._layers[0]
+        pool = np.zeros_like(self._pools[0][0][:1])
+        x = np.zeros((1, spec.hidden_size), np.float32)
+        turn = np.zeros((1, spec.head_dim // 2), np.float32)
+        zeros, ones = np.zeros((1, 1), np.int64), np.ones(1, np.int64)
+        arrays = self._scratch.arrays(1, 1, 1)
+        decode_layer(x, self._eps, layer, turn, turn, pool, pool, zeros, ones, arrays)
+        out = self._scratch.logits(1)
+        normed, wide, dots = arrays[0], arrays[7], arrays[8]
+        head_logits(x, self._eps, self._final_norm, self._head, _NONE, normed, wide, dots, out)
 
     def logits(self, shares: Sequence[RequestShare]) -> Tensor:
         """Store K and V of every share's one token; return fp32 logits ``[shares, vocab]``.

@@ -79,3 +79,15 @@ def test_fewer_hashes_than_the_prompt_name_only_what_they_cover() -> None:
     keys = keys_of(5)  # 512 of 1,024 tokens
     assert keys.num_known == 8
     assert len(keys.keys(0, 16)) == 16
+
+
+def test_keys_that_are_learned_follow_those_that_are_known() -> None:
+    keys = keys_of(5)
+    before, private = keys.keys(0, 8), keys.keys(8, 9)
+    keys.learn([7001, 7002])
+    assert keys.num_known == 10
+    assert keys.keys(0, 11)[:10] == [*before, 7001, 7002]
+    assert keys.keys(8, 9) != private
+    nobody = keys_of(hash_block_tokens=0)
+    nobody.learn([1])
+    assert nobody.keys(0, 1) == [1]

@@ -168,9 +168,9 @@ class DriverActions:
         self._streams.begin_attempt(request_id)
         if request.hash_key is None:
             return command
-        keys = GeneratedKeys(command.keys, request, worker.scheduler.kv.block_size)
-        worker.keys[request_id] = keys
-        return command._replace(keys=keys)
+        generated = GeneratedKeys(command.keys, request, worker.scheduler.kv.block_size)
+        worker.keys[request_id] = generated
+        return command._replace(keys=generated.keys)
 
     def _tell(self, worker: LiveWorker, events: Sequence[WorkerEvent]) -> None:
         for event in events:

@@ -7,31 +7,28 @@ from kvfabric.engine.events import GenerateRequest
 from kvfabric.kvcache.block_keys import BlockKeys, block_keys
 
 
-class GeneratedKeys(BlockKeys):
+class GeneratedKeys:
     """Keys of a request's blocks in one worker, those of its output too as soon as they are full.
 
     A router compares prompts, of which the control has keys of its own. The worker's KV manager
     asks these, of which more and more become known.
+
+    Attributes:
+        keys: what the worker's KV manager asks.
+        all_hashes: of the full blocks so far, without the namespace.
     """
 
-    __slots__ = ("_chain", "_namespace", "all_hashes")
-
-    all_hashes: list[int]  # of the full blocks so far, without the namespace
-    _chain: HashChain
-    _namespace: int
+    __slots__ = ("_chain", "_namespace", "all_hashes", "keys")
 
     def __init__(self, prompt: BlockKeys, request: GenerateRequest, block_size: int) -> None:
         """Go on from the keys of a prompt."""
         assert request.hash_key is not None, "hashes of nobody's"
         hashes = request.block_hashes
         assert len(hashes) == prompt.num_known == len(request.prompt_ids) // block_size
-        super().__init__(prompt.request_id, prompt.hashes, 1, prompt.num_known)
-        self._named.extend(prompt.keys(0, prompt.num_known))
-        chain = HashChain(block_size, request.hash_key, hashes[-1] if hashes else None)
-        # frozen towards everybody else: what was known never changes
-        object.__setattr__(self, "_chain", chain)
-        object.__setattr__(self, "_namespace", request.namespace)
-        object.__setattr__(self, "all_hashes", list(hashes))
+        self.keys = BlockKeys(prompt.request_id, prompt.hashes, 1, prompt.num_known)
+        self.all_hashes = list(hashes)
+        self._chain = HashChain(block_size, request.hash_key, hashes[-1] if hashes else None)
+        self._namespace = request.namespace
         self.extend(request.prompt_ids[len(hashes) * block_size :])
 
     def extend(self, token_ids: Sequence[int]) -> None:
@@ -41,8 +38,7 @@ class GeneratedKeys(BlockKeys):
             if found is None:
                 continue
             self.all_hashes.append(found)
-            self._named.extend(_keys(found, self._namespace))
-            object.__setattr__(self, "num_known", len(self._named))
+            self.keys.learn(_keys(found, self._namespace))
 
 
 def _keys(content_hash: int, namespace: int) -> list[int]:

@@ -1,6 +1,7 @@
 """The prefix-cache keys of one request's blocks, computed on demand."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvfabric.errors import ConfigError
@@ -29,7 +30,7 @@ def namespace_id(*, cache_salt: str = "", adapter: str = "") -> int:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BlockKeys:
     """Turns a request's content hashes into one key per KV block.
 
@@ -37,7 +38,7 @@ class BlockKeys:
     They stand within the request's namespace: whoever else compares prefixes, such as a router's
     index, must compare ``hashes`` too. Blocks past ``num_known`` hold tokens that no other request
     can name; their keys are private to the request, so that only itself finds them again, after a
-    preemption.
+    preemption. More blocks may become known as output fills them (``learn``); what is known stays.
     """
 
     request_id: int
@@ -54,6 +55,13 @@ class BlockKeys:
         named = self._named or self._name()
         keys = named[first:known]
         return keys if end <= known else keys + self._private(known, end)
+
+    def learn(self, keys: Sequence[int]) -> None:
+        """Know the keys of the next blocks, past all that are known."""
+        named = self._named or self._name()
+        assert len(named) == self.num_known, "its last content hash covers more blocks"
+        named += keys
+        self.num_known = len(named)
 
     def _name(self) -> list[int]:
         """Compute the keys of all known blocks, once: they are asked for again and again."""

@@ -56,3 +56,12 @@ def test_money_is_told_with_its_range(evidence: CostEvidence) -> None:
     verdict = next(v for v in judge_cost(evidence) if v.claim.key == "network-cost")
     assert "all prices low" in verdict.text
     assert verdict.finding in {Finding.CONDITIONAL, Finding.REPRODUCED}
+
+
+def test_saving_is_gone_where_cables_follow_from_racks(evidence: CostEvidence) -> None:
+    # the totals of docs/how-to/parts-and-wiring.md, which are tested against `topology --cables`
+    copper, active = (comparison for _, comparison in evidence.two_tiers_by_racks)
+    assert copper.cost_change("typical") == pytest.approx(4_183_580 / 4_189_760 - 1)
+    assert active.cost_change("typical") == pytest.approx(3_912_080 / 3_412_160 - 1)
+    verdict = next(v for v in judge_cost(evidence) if v.claim.key == "network-cost")
+    assert "-0% with copper where it reaches and +15% with copper or else active" in verdict.text

@@ -8,6 +8,8 @@ from kvfabric.catalog.prices import PRICE_BOOK
 from kvfabric.fabric.build import build_topology
 from kvfabric.fabric.graph import Medium, Scope, Topology
 from kvfabric.plan.bom import Cost, bill_of_materials
+from kvfabric.plan.cabling import CableRule
+from kvfabric.plan.wiring import cables_by_rule
 
 _GBIT = 10**9
 NIC_BPS = 400 * _GBIT
@@ -15,6 +17,12 @@ TWO_TIER_GPUS, THREE_TIER_GPUS, RADIX = 1_024, 16_384, 128
 
 SIZES: tuple[tuple[int, int], ...] = ((1_024, 32), (4_096, 64), (16_384, 128))
 """GPUs, and 400 Gbit/s ports of a switch, of the published cost table (Table 7 of the paper)."""
+
+
+BY_RACKS: tuple[tuple[CableRule, str], ...] = (
+    (CableRule.PLACED, "copper where it reaches"),
+    (CableRule.PLACED_AOC, "copper or else active optical cables"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +70,17 @@ class CostComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEvidence:
-    """All that the claims about parts and money are judged by."""
+    """All that the claims about parts and money are judged by.
+
+    Attributes:
+        two_tiers: RoFT of two tiers, cables as published.
+        two_tiers_by_racks: the same with cables that follow from racks, by the rule in words.
+        three_tiers: RoFT of three tiers.
+        published_sizes: RoFT, Rail-only and HPN at three sizes.
+    """
 
     two_tiers: CostComparison
+    two_tiers_by_racks: tuple[tuple[str, CostComparison], ...]
     three_tiers: CostComparison
     published_sizes: tuple[CostComparison, ...]
 
@@ -73,6 +89,10 @@ def cost_evidence() -> CostEvidence:
     """Build the fabrics and count."""
     return CostEvidence(
         two_tiers=_compare("roft", TWO_TIER_GPUS, RADIX, tiers=2),
+        two_tiers_by_racks=tuple(
+            (words, _compare("roft", TWO_TIER_GPUS, RADIX, tiers=2, rule=rule))
+            for rule, words in BY_RACKS
+        ),
         three_tiers=_compare("roft", THREE_TIER_GPUS, RADIX, tiers=3),
         published_sizes=tuple(
             _compare(kind, num_gpus, radix, tiers=3 if kind == "roft" else None)
@@ -82,21 +102,28 @@ def cost_evidence() -> CostEvidence:
     )
 
 
-def _compare(kind: str, num_gpus: int, radix: int, *, tiers: int | None) -> CostComparison:
+def _compare(
+    kind: str,
+    num_gpus: int,
+    radix: int,
+    *,
+    tiers: int | None,
+    rule: CableRule = CableRule.PLANNED,
+) -> CostComparison:
     """Compare a kind with ZCube; ``radix`` counts 400G ports, HPN and ZCube have twice as many."""
     other_radix = 2 * radix if kind == "hpn" else radix
     other = build_topology(kind, num_gpus, nic_rate_bps=NIC_BPS, radix=other_radix, num_tiers=tiers)
     zcube = build_topology("zcube", num_gpus, nic_rate_bps=NIC_BPS, radix=2 * radix, num_tiers=1)
-    return CostComparison(other=parts_of(other), zcube=parts_of(zcube))
+    return CostComparison(other=parts_of(other, rule), zcube=parts_of(zcube, rule))
 
 
-def parts_of(topology: Topology) -> Parts:
-    """Count the parts of a built fabric."""
+def parts_of(topology: Topology, rule: CableRule = CableRule.PLANNED) -> Parts:
+    """Count the parts of a built fabric; the rule decides the cables that are paid."""
     links = topology.links
     weight = links.rate_bps / NIC_BPS
     at_switches = np.where(links.scope == Scope.HOST, 1, 2)
     is_fibre = links.medium == Medium.FIBRE
-    bom = bill_of_materials(topology, PRICE_BOOK)
+    bom = bill_of_materials(topology, PRICE_BOOK, cables_by_rule(topology, rule))
     whole, nics = bom.cost(), bom.cost("nic")
     return Parts(
         name=topology.name,

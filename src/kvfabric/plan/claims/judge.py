@@ -81,7 +81,7 @@ def judge_cost(cost: CostEvidence) -> tuple[ClaimVerdict, ...]:
             f" {two.zcube.optics_with_copper:,.0f} (in equivalents of 400G), {copper:+.1%}.",
         ),
         _counted(statements.SWITCHES_3, three, "switches"),
-        _network_cost(cost.published_sizes),
+        _network_cost(cost.published_sizes, cost.two_tiers_by_racks),
     )
 
 
@@ -105,7 +105,9 @@ def _equal(change: float, claimed: float) -> Finding:
     return Finding.REPRODUCED if abs(change - claimed) < COUNT_WITHIN else Finding.NOT_REPRODUCED
 
 
-def _network_cost(sizes: Sequence[CostComparison]) -> ClaimVerdict:
+def _network_cost(
+    sizes: Sequence[CostComparison], by_racks: Sequence[tuple[str, CostComparison]]
+) -> ClaimVerdict:
     """Judge a range: every published comparison inside it, some, or none; at typical prices."""
     claim = statements.NETWORK_COST
     kinds = dict.fromkeys(c.other.name.split(",")[0] for c in sizes)
@@ -127,8 +129,16 @@ def _network_cost(sizes: Sequence[CostComparison]) -> ClaimVerdict:
         if inside
         else Finding.NOT_REPRODUCED
     )
-    conditions = (f"against {' and '.join(inside)}",) if finding is Finding.CONDITIONAL else ()
+    conditions: tuple[str, ...] = ()
+    if finding is Finding.CONDITIONAL:
+        where = f"against {' and '.join(inside)}"
+        conditions = (where, "with the cables as published, not where they follow from racks")
     text = "Whole bill of materials with NICs, without racks and labor: " + "; ".join(told) + "."
+    placed = [f"{c.cost_change('typical'):+.0%} with {words}" for words, c in by_racks]
+    text += (
+        " That is with the cables as published, fibre nearly everywhere. Where they follow from"
+        f" racks, RoFT of two tiers becomes ZCube at {' and '.join(placed)} (1,024 GPUs)."
+    )
     return ClaimVerdict(claim=claim, finding=finding, text=text, conditions=conditions)
 
 

@@ -125,3 +125,21 @@ def test_compiled_and_interpreted_runs_are_the_same() -> None:
     assert compiled[0] == "True"
     assert interpreted[0] == "False"
     assert compiled[1:] == interpreted[1:]
+
+
+@pytest.mark.skipif(
+    not compiled_files(), reason="no compiled core of these sources: run ./scripts/compile"
+)
+def test_simulate_says_the_same_with_the_compiled_core() -> None:
+    # its executors extend the simulator's, which compiled classes allow to compiled ones only
+    def run(core: str) -> str:
+        command = "from kvfabric.app.main import main; main()"
+        return subprocess.run(
+            [sys.executable, "-c", command, "simulate", "--format", "json"],
+            env={**os.environ, compiled_core.VARIABLE: core},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    assert run("compiled") == run("interpreted")

@@ -4,7 +4,7 @@ The result is read by ``perf.step_times``, so that a simulation can say what thi
 """
 
 from collections.abc import Sequence
-from statistics import fmean, median
+from statistics import fmean
 
 from kvfabric.engine.decision_log import DecisionLog
 from kvfabric.engine.executor_port import (
@@ -114,18 +114,3 @@ def control_ns(log: DecisionLog, steps_ns: int = 0) -> int:
     """Return the mean time that a step of a run took beyond ``steps_ns`` in its executor."""
     times_ns = [step.end_ns - step.start_ns - steps_ns for step in log.steps]
     return max(0, round(fmean(times_ns)))
-
-
-def transfer_line(log: DecisionLog, num_bytes: Sequence[int]) -> tuple[int, int]:
-    """Return ``(ns, bytes per s)``: what a transfer takes before, and for, its bytes.
-
-    Args:
-        log: of a run with whole-prompt hand-offs.
-        num_bytes: of its transfers, by id; of two sizes at least.
-    """
-    times = [(num_bytes[i], end_ns - start_ns) for i, (start_ns, end_ns) in log.transfers.items()]
-    small, large = min(size for size, _ in times), max(size for size, _ in times)
-    small_ns = median(time_ns for size, time_ns in times if size == small)
-    large_ns = median(time_ns for size, time_ns in times if size == large)
-    ns_per_byte = max(large_ns - small_ns, 1) / (large - small)
-    return max(0, round(small_ns - ns_per_byte * small)), round(1e9 / ns_per_byte)

@@ -4,7 +4,7 @@ It decides nothing but what is sampled, and which token ends an output.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from kvfabric.engine.decoder import Attention, Decoder
 from kvfabric.engine.detokenizer import Detokenizer, StopTexts
 from kvfabric.engine.executor_port import (
     EngineStep,
+    FailedRequest,
     FinishReason,
     NewRequest,
     Reached,
@@ -101,25 +102,37 @@ class TorchExecutor:
             )
         for scheduled in step.scheduled:
             self._requests[scheduled.request_id].extend_table(scheduled)
-        tokens = self._compute(step, reached) if step.scheduled else ()
+        ids = self._compute(step, reached) if step.scheduled else {}
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        return StepOutput(tokens, time.perf_counter_ns() - start_ns)
+        tokens, failed = self._take(step.scheduled, ids)
+        return StepOutput(tokens, time.perf_counter_ns() - start_ns, failed)
 
-    def _compute(self, step: EngineStep, reached: Reached | None) -> tuple[SampledToken, ...]:
+    def _compute(self, step: EngineStep, reached: Reached | None) -> dict[int, int]:
+        """Return the token that each request samples; nothing is taken yet, so it can run again."""
         # Decodes first, by falling context; the output goes back to the order of the step.
         order = sorted(step.scheduled, key=lambda part: (part.num_tokens > 1, -part.first))
         sampled, logits = self._logits(order, step.layer_ends, reached)
         if logits is None:
-            return ()
+            return {}
         draws = [self._requests[part.request_id].next_draw() for part in sampled]
         ids = sample(logits, draws)
-        id_by_request = {part.request_id: i for part, i in zip(sampled, ids, strict=True)}
-        return tuple(
-            self._requests[part.request_id].take(id_by_request[part.request_id])
-            for part in step.scheduled
-            if part.samples
-        )
+        return {part.request_id: i for part, i in zip(sampled, ids, strict=True)}
+
+    def _take(
+        self, scheduled: Sequence[ScheduledTokens], ids: Mapping[int, int]
+    ) -> tuple[tuple[SampledToken, ...], tuple[FailedRequest, ...]]:
+        """Append the sampled tokens; a request whose text cannot be told fails alone."""
+        tokens: list[SampledToken] = []
+        failed: list[FailedRequest] = []
+        for part in scheduled:
+            if not part.samples:
+                continue
+            try:
+                tokens.append(self._requests[part.request_id].take(ids[part.request_id]))
+            except Exception as error:  # noqa: BLE001 - a tokenizer's; others must not take twice
+                failed.append(FailedRequest(part.request_id, repr(error)))
+        return tuple(tokens), tuple(failed)
 
     def _logits(
         self, order: Sequence[ScheduledTokens], layer_ends: Sequence[int], reached: Reached | None

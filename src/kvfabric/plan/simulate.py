@@ -17,7 +17,6 @@ from kvfabric.plan.fleet import Fleet, build_cluster, build_fleet
 from kvfabric.plan.measured import MeasuredComparison, compare_with_measured
 from kvfabric.plan.request import FabricChoice, PlanRequest, check_fleet
 from kvfabric.plan.step_log import (
-    LoggedExecutor,
     WorkerUse,
     inter_token_latency,
     worker_use,
@@ -25,6 +24,7 @@ from kvfabric.plan.step_log import (
 from kvfabric.plan.unrouted import MeasuredNetwork, NoNetwork
 from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.protocol.record import Outcome, RequestRecord
+from kvfabric.sim.logged_executor import LoggedExecutor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

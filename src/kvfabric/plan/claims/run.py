@@ -88,11 +88,6 @@ def run_settings(settings: RunSettings, tell: Callable[[int], None]) -> RunFigur
     return _figures(settings, load, measured, summary, links, run)
 
 
-def num_requests_of(settings: RunSettings) -> int:
-    """Return the requests of a run, for progress."""
-    return settings.num_requests + settings.num_contexts * settings.num_prefill
-
-
 def request_of(settings: RunSettings) -> tuple[PlanRequest, CodingLoad]:
     """Return the plan of a run, and its load."""
     request = _plan(settings, _NOTHING)

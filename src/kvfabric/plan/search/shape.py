@@ -84,14 +84,6 @@ class FabricOption:
         return " ".join((*parts, self.load_balancing))
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A design: a shape, and its fabric; None where nothing is sent."""
-
-    shape: Shape
-    option: FabricOption | None
-
-
 def shape_request(
     base: PlanRequest, shape: Shape, step_models: Mapping[int, StepTimeModel] = MappingProxyType({})
 ) -> PlanRequest:

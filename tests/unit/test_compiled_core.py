@@ -1,5 +1,6 @@
 """Machine code of the core is used only while it is of these sources, all of it or none."""
 
+import ast
 import json
 import os
 import subprocess
@@ -143,3 +144,26 @@ def test_simulate_says_the_same_with_the_compiled_core() -> None:
         ).stdout
 
     assert run("compiled") == run("interpreted")
+
+
+def test_no_class_outside_the_core_extends_one_of_it() -> None:
+    # compiled classes can be extended by compiled ones only, which no test of the sources would see
+    core = ("kvfabric.protocol", "kvfabric.kvcache", "kvfabric.serving", "kvfabric.sim")
+    found = []
+    for path in sorted(compiled_core.PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        package = path.relative_to(compiled_core.PACKAGE).parts[0]
+        from_core = {
+            alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(core)
+            for alias in node.names
+        }
+        found += [
+            f"{path.name}: {node.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef) and f"kvfabric.{package}" not in core
+            for base in node.bases
+            if isinstance(base, ast.Name) and base.id in from_core
+        ]
+    assert not found

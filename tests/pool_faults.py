@@ -35,9 +35,11 @@ class PooledFaultyCluster(FaultyCluster):
         if len(worker.plans) == 2:
             return
         decision = worker.scheduler.schedule(self.now_ns)
-        for request_id, num_cached in decision.reserved:
-            actions = self.coordinator.on_reserved(request_id, self.now_ns, num_cached)
-            self.act(actions, request_id)
+        for one in decision.reserved:
+            actions = self.coordinator.on_reserved(
+                one.request_id, self.now_ns, one.num_cached_tokens
+            )
+            self.act(actions, one.request_id)
         if decision.plan is not None:
             worker.plans.append(decision.plan)
             self._begin(worker)

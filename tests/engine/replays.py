@@ -2,6 +2,7 @@
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from kvfabric.engine.cluster_settings import ClusterSettings, coordinator_of, schedulers_of
@@ -116,7 +117,7 @@ class Replay(Simulation):
 
     def _send(self, worker_id: int, command: Command) -> None:
         if isinstance(command, AddRequest):
-            command = command._replace(keys=self.keys.get(command.request_id, command.keys))
+            command = replace(command, keys=self.keys.get(command.request_id, command.keys))
         super()._send(worker_id, command)
 
 

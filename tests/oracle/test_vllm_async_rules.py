@@ -185,8 +185,8 @@ def test_block_whose_last_token_was_unknown_when_planned_is_not_hit() -> None:
     worker = crowded(num_usable=7)
     table = worker.table(2)
     assert worker.plan().left == (2,)
-    cached = worker.scheduler.kv.pool.prefix_cache.key_by_block
-    assert [block_id in cached for block_id in table] == [True, True, False]
+    cache = worker.scheduler.kv.pool.prefix_cache
+    assert [cache.key_of(block_id) is not None for block_id in table] == [True, True, False]
 
 
 def test_nothing_is_admitted_in_a_step_that_preempted() -> None:

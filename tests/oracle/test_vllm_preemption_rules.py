@@ -9,6 +9,7 @@ from worker_steps import SteppedWorker, chunks_of, worker_of
 from kvfabric.protocol.step import PrefillChunk
 from kvfabric.serving.commands import Finished, KvArrived, Prefilled
 from kvfabric.serving.request import Goal
+from kvfabric.serving.step_draft import Reserved
 
 # ---------------------------------------------------------------------- preemption
 
@@ -159,7 +160,7 @@ def test_blocks_of_the_whole_prompt_are_reserved_before_its_kv_is_sent() -> None
     worker = worker_of(max_num_seqs=1)
     worker.add(1, 30, goal=Goal.DECODE)
     worker.add(2, 10, goal=Goal.DECODE)
-    assert worker.decide().reserved == ((1, 0), (2, 0))
+    assert worker.decide().reserved == (Reserved(1, 0), Reserved(2, 0))
     assert (worker.num_used, worker.scheduler.num_running) == (8 + 3, 0)
 
 

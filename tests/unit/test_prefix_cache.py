@@ -62,7 +62,7 @@ def test_forgetting_a_block_without_key_is_harmless() -> None:
 
 
 def test_different_numbers_of_keys_and_blocks_are_refused() -> None:
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="2 keys for 1 blocks"):
         PrefixCache().put([7, 8], [1])
 
 

@@ -24,6 +24,7 @@ from kvfabric.serving.commands import (
 from kvfabric.serving.config import SchedulerConfig
 from kvfabric.serving.request import Goal
 from kvfabric.serving.scheduler import Decision, Scheduler
+from kvfabric.serving.step_draft import Reserved
 
 
 @dataclass
@@ -329,7 +330,7 @@ def test_prompt_with_a_fetched_prefix_reserves_whole_and_waits() -> None:
     worker = worker_of()
     fetching(worker)
     decision = worker.begin()
-    assert (decision.plan, decision.reserved) == (None, ((1, 0),))
+    assert (decision.plan, decision.reserved) == (None, (Reserved(1, 0),))
     assert worker.scheduler.kv.pool.num_used == 3
 
 
@@ -371,7 +372,7 @@ def test_longer_hit_than_what_was_fetched_is_used() -> None:
     worker.add(2, 13, 1, Goal.GENERATE, 50, 51, 52)
     worker.step()
     fetching(worker, prompt=13, external=4, hashes=3)
-    assert worker.begin().reserved == ((1, 12),)
+    assert worker.begin().reserved == (Reserved(1, 12),)
     worker.scheduler.handle(KvArrived(1), 0)
     assert chunks_of(worker.step()) == [(1, 1)]
 
@@ -495,7 +496,7 @@ def test_decode_blocks_are_reserved_for_the_whole_prompt_before_bytes_arrive() -
     worker = worker_of()
     worker.add(1, 10, 8, Goal.DECODE)
     decision = worker.begin()
-    assert (decision.plan, decision.reserved) == (None, ((1, 0),))
+    assert (decision.plan, decision.reserved) == (None, (Reserved(1, 0),))
     assert worker.scheduler.kv.pool.num_used == 3
 
 
@@ -503,7 +504,7 @@ def test_reservation_waits_for_free_blocks() -> None:
     worker = worker_of(10)
     worker.add(1, 32, 8, Goal.DECODE)
     worker.add(2, 12, 8, Goal.DECODE)
-    assert worker.begin().reserved == ((1, 0),)
+    assert worker.begin().reserved == (Reserved(1, 0),)
     assert worker.scheduler.num_waiting == 1
 
 
@@ -515,7 +516,7 @@ def test_block_holder_is_not_stuck_behind_one_that_holds_nothing() -> None:
     worker.add(2, 32, 1, Goal.DECODE)
     worker.scheduler.handle(KvArrived(1), 0)
     assert worker.step().num_decodes == 1
-    assert worker.begin().reserved == ((2, 0),)
+    assert worker.begin().reserved == (Reserved(2, 0),)
 
 
 def test_received_request_decodes_without_computing_its_prompt_again() -> None:

@@ -196,10 +196,12 @@ class LiveDriver(DriverActions):
         plan = decision.plan
         # before the control hears of it and may take a request back
         step = None if plan is None else worker.builder.build(plan, worker.scheduler.kv.tables)
-        for request_id, num_cached_tokens in decision.reserved:
-            self._note("reserved", worker.worker_id, request_id)
-            actions = self._coordinator.on_reserved(request_id, self._now_ns, num_cached_tokens)
-            self._act(actions, request_id)
+        for one in decision.reserved:
+            self._note("reserved", worker.worker_id, one.request_id)
+            actions = self._coordinator.on_reserved(
+                one.request_id, self._now_ns, one.num_cached_tokens
+            )
+            self._act(actions, one.request_id)
         if self._num_groups:
             self._tell(worker, decision.started)
         if step is not None:

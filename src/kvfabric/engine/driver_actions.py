@@ -98,7 +98,16 @@ class DriverActions:
             request.namespace,
         )
         if self._log is not None:
-            self._log.arrivals.append(RecordedArrival(self._now_ns, *incoming))
+            self._log.arrivals.append(
+                RecordedArrival(
+                    self._now_ns,
+                    request_id,
+                    incoming.num_prompt_tokens,
+                    incoming.max_tokens,
+                    incoming.block_hashes,
+                    incoming.namespace,
+                )
+            )
         self._act(self._coordinator.arrive(incoming, self._now_ns), request_id)
 
     def _cancel(self, request_id: int) -> None:
@@ -170,7 +179,7 @@ class DriverActions:
             return command
         generated = GeneratedKeys(command.keys, request, worker.scheduler.kv.block_size)
         worker.keys[request_id] = generated
-        return command._replace(keys=generated.keys)
+        return replace(command, keys=generated.keys)
 
     def _tell(self, worker: LiveWorker, events: Sequence[WorkerEvent]) -> None:
         for event in events:

@@ -62,12 +62,14 @@ class StepBuilder:
         for request_id, context in batch.items():
             scheduled.append(self._share(request_id, context, 1, tables, samples=True))
             batch[request_id] = context + 1
-        for request_id, num_tokens, history, is_last in plan.prefill:
-            decodes = self._decodes[request_id]
-            samples = is_last and decodes
-            scheduled.append(self._share(request_id, history, num_tokens, tables, samples=samples))
+        for chunk in plan.prefill:
+            request_id, history = chunk.request_id, chunk.num_history_tokens
+            samples = chunk.is_last and self._decodes[request_id]
+            scheduled.append(
+                self._share(request_id, history, chunk.num_tokens, tables, samples=samples)
+            )
             if samples:
-                batch[request_id] = history + num_tokens
+                batch[request_id] = history + chunk.num_tokens
         new = [self._new.pop(share[0]) for share in scheduled if share[0] in self._new]
         gone, self._gone = tuple(self._gone), []
         return EngineStep(tuple(new), tuple(scheduled), gone)

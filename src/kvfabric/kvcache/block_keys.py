@@ -30,7 +30,7 @@ def namespace_id(*, cache_salt: str = "", adapter: str = "") -> int:
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class BlockKeys:
     """Turns a request's content hashes into one key per KV block.
 
@@ -45,7 +45,17 @@ class BlockKeys:
     hashes: tuple[int, ...]
     ratio: int
     num_known: int
-    _named: list[int] = field(default_factory=list[int], init=False, repr=False, compare=False)
+    _named: list[int] = field(repr=False, compare=False)
+
+    def __init__(
+        self, request_id: int, hashes: tuple[int, ...], ratio: int, num_known: int
+    ) -> None:
+        """Set the fields; nothing is computed yet."""
+        self.request_id = request_id
+        self.hashes = hashes
+        self.ratio = ratio
+        self.num_known = num_known
+        self._named = []
 
     def keys(self, first: int, end: int) -> list[int]:
         """Return the keys of the blocks at the indices ``[first, end)`` of the block table."""

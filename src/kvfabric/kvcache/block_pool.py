@@ -18,26 +18,21 @@ class BlockPool:
     takes a block out of the queue by leaving it there outdated: as many of a block's entries as are
     outdated are skipped, the oldest first. So every operation costs O(blocks it names), amortised.
 
-    Sets name what is held, because a whole table enters or leaves a set in one call.
-
     Attributes:
         num_free: blocks that can be handed out now, cached or not; for reading only.
 
     Invariants:
-        I1. ``num_free + num_used == num_usable``.
-        I2. only a block that is held has references beyond its first.
-        I3. of a block that was used before, the queue holds as many entries as are outdated, and
+        I1. ``num_free + num_used == num_usable``; a block without references is free.
+        I2. of a block that was used before, the queue holds as many entries as are outdated, and
             one more if it is free.
     """
 
     __slots__ = (
-        "_extra_refs",
-        "_held",
-        "_next_fresh",
         "_num_blocks",
         "_num_outdated",
         "_outdated",
         "_queue",
+        "_refs",
         "num_free",
         "prefix_cache",
     )
@@ -49,9 +44,7 @@ class BlockPool:
         self.prefix_cache = PrefixCache() if prefix_cache is None else prefix_cache
         self._num_blocks = num_blocks
         self.num_free = num_blocks - 1
-        self._next_fresh = 1  # blocks [next_fresh, num_blocks) were never used
-        self._held: set[int] = set()
-        self._extra_refs: Counter[int] = Counter()  # beyond the first, of blocks that are shared
+        self._refs = [0]  # by block; those at its end and beyond were never used
         self._queue: deque[list[int]] = deque()
         self._outdated: Counter[int] = (
             Counter()
@@ -70,26 +63,26 @@ class BlockPool:
 
     def is_free(self, block_id: int) -> bool:
         """Return whether nobody holds a block."""
-        return block_id > 0 and block_id not in self._held
+        return block_id > 0 and (block_id >= len(self._refs) or not self._refs[block_id])
 
     def count_free(self, block_ids: Sequence[int]) -> int:
         """Return how many of these blocks, all different, nobody holds."""
-        return len(block_ids) - len(self._held.intersection(block_ids))
+        return sum([self.is_free(block_id) for block_id in block_ids])
 
     def allocate(self, count: int) -> list[int] | None:
         """Take ``count`` free blocks, or return None and change nothing."""
         if count > self.num_free:
             return None
         self.num_free -= count
-        first = self._next_fresh
+        refs = self._refs
+        first = len(refs)
         if first == self._num_blocks:
-            taken = self._take_freed(count)
-        else:
-            end = self._next_fresh = min(first + count, self._num_blocks)
-            taken = list(range(first, end))
-            if len(taken) < count:
-                taken += self._take_freed(count - len(taken))
-        self._held.update(taken)
+            return self._take_freed(count)
+        end = min(first + count, self._num_blocks)
+        refs += [1] * (end - first)
+        taken = list(range(first, end))
+        if len(taken) < count:
+            taken += self._take_freed(count - len(taken))
         return taken
 
     def _take_freed(self, count: int) -> list[int]:
@@ -108,6 +101,9 @@ class BlockPool:
                 part = self._valid_of(part)
             taken = taken + part if taken else part
             missing = count - len(taken)
+        refs = self._refs
+        for block_id in taken:
+            refs[block_id] = 1
         self.prefix_cache.forget(taken)
         return taken
 
@@ -127,14 +123,13 @@ class BlockPool:
 
     def share(self, block_ids: Sequence[int]) -> None:
         """Add a reference to each block, all different; free ones leave the queue as they are."""
-        held = self._held.intersection(block_ids)
-        if held:
-            self._extra_refs.update(held)
-        if len(held) == len(block_ids):
+        refs = self._refs
+        free = [block_id for block_id in block_ids if not refs[block_id]]
+        for block_id in block_ids:
+            refs[block_id] += 1
+        if not free:
             return
-        free = set(block_ids) - held
         self.num_free -= len(free)
-        self._held |= free
         self._outdated.update(free)  # their entries stay queued
         self._num_outdated += len(free)
         if self._num_outdated > self._num_blocks + 64:
@@ -155,45 +150,50 @@ class BlockPool:
 
         The list is the pool's from then on: as it stands it becomes a part of the queue.
         """
-        freed = table
-        shared: list[int] = []
-        extra = self._extra_refs
-        if extra and not extra.keys().isdisjoint(freed):
-            shared = [block_id for block_id in freed if block_id in extra]
-            freed = [block_id for block_id in freed if block_id not in extra]
-            assert len(set(shared)) == len(shared), _TWICE
-        held = self._held
-        num_left = len(held) - len(freed)
-        held.difference_update(freed)
-        if len(held) != num_left:
-            self._held = self._find_held()
-            raise AssertionError(_TWICE if len(set(freed)) < len(freed) else _UNHELD)
-        for block_id in shared:
-            _count_down(extra, block_id)
-        if freed:
-            self.num_free += len(freed)
-            self._queue.append(freed)
-        return len(freed)
+        refs = self._refs
+        has_shared = False
+        for block_id in table:
+            left = refs[block_id] - 1
+            refs[block_id] = left
+            if left:
+                has_shared = True
+        if has_shared:
+            table = self._freed_of(table)
+        if table:
+            self.num_free += len(table)
+            self._queue.append(table)
+        return len(table)
+
+    def _freed_of(self, released: list[int]) -> list[int]:
+        """Return which released blocks nobody holds any more, or take all back and raise."""
+        refs = self._refs
+        is_unheld = any(refs[block_id] < 0 for block_id in released)
+        is_twice = len(set(released)) < len(released)
+        if is_unheld or is_twice:
+            for block_id in released:
+                refs[block_id] += 1
+            raise AssertionError(_TWICE if is_twice else _UNHELD)
+        return [block_id for block_id in released if not refs[block_id]]
 
     def _drop_outdated(self) -> None:
         kept = [self._valid_of(blocks[::-1])[::-1] for blocks in self._queue]
         self._queue = deque(blocks for blocks in kept if blocks)
 
-    def _find_held(self) -> set[int]:
-        """Return the blocks that were used and are not in the queue: held, if I3 is true."""
+    def _find_free(self) -> set[int]:
+        """Return the blocks that were used and are in the queue: free, if I2 is true."""
         queued = Counter(block_id for blocks in self._queue for block_id in blocks)
         queued.subtract(self._outdated)
-        assert set(queued.values()) <= {0, 1}, "I3"
-        return {block_id for block_id in range(1, self._next_fresh) if not queued[block_id]}
+        assert set(queued.values()) <= {0, 1}, "I2"
+        return {block_id for block_id, count in queued.items() if count}
 
     def check_invariants(self) -> None:
-        """Assert I1 to I3 and those of the prefix cache."""
-        assert self.num_used == len(self._held), "I1"
-        assert self._extra_refs.keys() <= self._held, "I2"
-        assert self._find_held() == self._held, "I3"
-        assert self._outdated.total() == self._num_outdated, "I3"
-        counts = [*self._extra_refs.values(), *self._outdated.values()]
-        assert min(counts, default=1) > 0, "I2, I3"
+        """Assert I1, I2 and those of the prefix cache."""
+        free = {block_id for block_id, count in enumerate(self._refs) if not count} - {0}
+        assert min(self._refs) == self._refs[0] == 0, "I1"
+        assert self.num_free == self._num_blocks - len(self._refs) + len(free), "I1"
+        assert self._find_free() == free, "I2"
+        assert self._outdated.total() == self._num_outdated, "I2"
+        assert min(self._outdated.values(), default=1) > 0, "I2"
         self.prefix_cache.check_invariants()
 
 

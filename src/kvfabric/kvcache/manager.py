@@ -1,6 +1,5 @@
 """Block tables of one worker's requests: admission, growth, hits and release."""
 
-from collections import deque
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import cast
@@ -95,8 +94,9 @@ class KVManager:
         """Add one block to each table, in order; the caller has checked that they are free."""
         new = self.pool.allocate(len(request_ids))
         assert new is not None, "append_blocks without free blocks"
-        tables = map(self.tables.__getitem__, request_ids)
-        deque(map(list.append, tables, new), maxlen=0)  # a loop that is not interpreted
+        tables = self.tables
+        for request_id, block_id in zip(request_ids, new):  # noqa: B905 — compiled in this form only
+            tables[request_id].append(block_id)
 
     def remember(self, request_id: int, keys: BlockKeys, first_block: int, num_tokens: int) -> None:
         """Make the full blocks of ``[first_block x block_size, num_tokens)`` findable."""

@@ -1,8 +1,6 @@
 """Which block holds which prefix: the map from chained block hashes to block ids."""
 
 from collections.abc import Iterable, Sequence
-from itertools import compress
-from operator import eq
 
 
 class PrefixCache:
@@ -16,27 +14,28 @@ class PrefixCache:
         I1. ``block_of[key] == block`` exactly when ``key_of[block] == key``.
     """
 
-    __slots__ = ("block_by_key", "key_by_block")
+    __slots__ = ("_key_of", "block_by_key")
 
     def __init__(self) -> None:
         """Start with nothing cached."""
         self.block_by_key: dict[int, int] = {}
-        self.key_by_block: dict[int, int] = {}
+        self._key_of: list[int | None] = []  # by block; those beyond its end have none
+
+    def key_of(self, block_id: int) -> int | None:
+        """Return the key that a block is found by, or None."""
+        return self._key_of[block_id] if block_id < len(self._key_of) else None
 
     def put(self, keys: Sequence[int], block_ids: Sequence[int]) -> None:
         """Make full blocks findable; the first block under a key stays the one that is found."""
-        block_by_key, key_by_block = self.block_by_key, self.key_by_block
-        if len(keys) == len(block_ids) and key_by_block.keys().isdisjoint(block_ids):
-            found = list(map(block_by_key.setdefault, keys, block_ids))
-            put: Iterable[tuple[int, int]] = zip(block_ids, keys, strict=True)
-            if found != block_ids:  # no key led to these blocks before: a block found is put now
-                put = compress(put, map(eq, found, block_ids))
-            key_by_block.update(put)
-            return
-        for key, block_id in zip(keys, block_ids, strict=True):
-            if key not in block_by_key and block_id not in key_by_block:
-                block_by_key[key] = block_id
-                key_by_block[block_id] = key
+        if len(keys) != len(block_ids):
+            raise ValueError(f"{len(keys)} keys for {len(block_ids)} blocks")
+        key_of, block_by_key = self._key_of, self.block_by_key
+        missing = max(block_ids, default=0) + 1 - len(key_of)
+        if missing > 0:
+            key_of += [None] * missing
+        for key, block_id in zip(keys, block_ids):  # noqa: B905 — compiled in this form only
+            if key_of[block_id] is None and block_by_key.setdefault(key, block_id) == block_id:
+                key_of[block_id] = key
 
     def get(self, key: int) -> int | None:
         """Return the block that holds a key."""
@@ -44,16 +43,17 @@ class PrefixCache:
 
     def forget(self, block_ids: Iterable[int]) -> None:
         """Drop what is known of blocks whose content is about to change."""
-        if not self.key_by_block:
-            return
-        pop, block_by_key = self.key_by_block.pop, self.block_by_key
+        key_of, block_by_key = self._key_of, self.block_by_key
+        num_known = len(key_of)
         for block_id in block_ids:
-            key = pop(block_id, None)
-            if key is not None:
-                del block_by_key[key]
+            if block_id < num_known:
+                key = key_of[block_id]
+                if key is not None:
+                    del block_by_key[key]
+                    key_of[block_id] = None
 
     def check_invariants(self) -> None:
         """Assert I1."""
-        assert len(self.block_by_key) == len(self.key_by_block), "I1"
-        for key, block_id in self.block_by_key.items():
-            assert self.key_by_block[block_id] == key, "I1"
+        keyed = {key: block for block, key in enumerate(self._key_of) if key is not None}
+        assert keyed == self.block_by_key, "I1"
+        assert len(keyed) == len(self._key_of) - self._key_of.count(None), "I1"

@@ -14,7 +14,7 @@ class Outcome(Enum):
     UNFINISHED = "unfinished"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, init=False)
 class RequestRecord:
     """Instants in ns; None where the request never got there.
 
@@ -46,19 +46,63 @@ class RequestRecord:
     request_id: int
     outcome: Outcome
     arrival_ns: int
-    routed_ns: int | None = None
-    queued_ns: int | None = None
-    prefill_start_ns: int | None = None
-    prefill_end_ns: int | None = None
-    reserved_ns: int | None = None
-    transferred_ns: int | None = None
-    first_token_ns: int | None = None
-    finished_ns: int | None = None
+    routed_ns: int | None
+    queued_ns: int | None
+    prefill_start_ns: int | None
+    prefill_end_ns: int | None
+    reserved_ns: int | None
+    transferred_ns: int | None
+    first_token_ns: int | None
+    finished_ns: int | None
     num_prompt_tokens: int
     num_output_tokens: int
-    num_cached_tokens: int = 0
-    num_preemptions: int = 0
-    transfer_bytes: int = 0
-    num_restarts: int = 0
-    num_fetched_tokens: int = 0
-    fetched_ns: int | None = None
+    num_cached_tokens: int
+    num_preemptions: int
+    transfer_bytes: int
+    num_restarts: int
+    num_fetched_tokens: int
+    fetched_ns: int | None
+
+    def __init__(
+        self,
+        *,
+        request_id: int,
+        outcome: Outcome,
+        arrival_ns: int,
+        routed_ns: int | None = None,
+        queued_ns: int | None = None,
+        prefill_start_ns: int | None = None,
+        prefill_end_ns: int | None = None,
+        reserved_ns: int | None = None,
+        transferred_ns: int | None = None,
+        first_token_ns: int | None = None,
+        finished_ns: int | None = None,
+        num_prompt_tokens: int,
+        num_output_tokens: int,
+        num_cached_tokens: int = 0,
+        num_preemptions: int = 0,
+        transfer_bytes: int = 0,
+        num_restarts: int = 0,
+        num_fetched_tokens: int = 0,
+        fetched_ns: int | None = None,
+    ) -> None:
+        """Set the fields."""
+        self.request_id = request_id
+        self.outcome = outcome
+        self.arrival_ns = arrival_ns
+        self.routed_ns = routed_ns
+        self.queued_ns = queued_ns
+        self.prefill_start_ns = prefill_start_ns
+        self.prefill_end_ns = prefill_end_ns
+        self.reserved_ns = reserved_ns
+        self.transferred_ns = transferred_ns
+        self.first_token_ns = first_token_ns
+        self.finished_ns = finished_ns
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_output_tokens = num_output_tokens
+        self.num_cached_tokens = num_cached_tokens
+        self.num_preemptions = num_preemptions
+        self.transfer_bytes = transfer_bytes
+        self.num_restarts = num_restarts
+        self.num_fetched_tokens = num_fetched_tokens
+        self.fetched_ns = fetched_ns

@@ -12,7 +12,8 @@ class RankTransfer(NamedTuple):
     num_bytes: int
 
 
-class TransferPlan(NamedTuple):
+@dataclass(slots=True, init=False)
+class TransferPlan:
     """One piece of a hand-off, or all of it; it is done when its last byte has arrived.
 
     Ids are unique in a run and never used again.
@@ -20,6 +21,11 @@ class TransferPlan(NamedTuple):
 
     transfer_id: int
     parts: tuple[RankTransfer, ...]
+
+    def __init__(self, transfer_id: int, parts: tuple[RankTransfer, ...]) -> None:
+        """Set the fields."""
+        self.transfer_id = transfer_id
+        self.parts = parts
 
     @property
     def num_bytes(self) -> int:

@@ -17,38 +17,65 @@ What a driver does, beyond carrying out actions in their order:
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kvfabric.protocol.record import RequestRecord
 from kvfabric.protocol.transfer import TransferPlan
 from kvfabric.serving.commands import Command
 
 
-class IncomingRequest(NamedTuple):
+@dataclass(slots=True, init=False)
+class IncomingRequest:
     """A request as a client sends it: no output length (INV-9)."""
 
     request_id: int
     num_prompt_tokens: int
     max_tokens: int
     block_hashes: tuple[int, ...]
-    namespace: int = 0
+    namespace: int
+
+    def __init__(
+        self,
+        request_id: int,
+        num_prompt_tokens: int,
+        max_tokens: int,
+        block_hashes: tuple[int, ...],
+        namespace: int = 0,
+    ) -> None:
+        """Set the fields."""
+        self.request_id = request_id
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_tokens = max_tokens
+        self.block_hashes = block_hashes
+        self.namespace = namespace
 
 
-class SendCommand(NamedTuple):
+@dataclass(slots=True, init=False)
+class SendCommand:
     """Pass a command to a worker's scheduler."""
 
     worker: int
     command: Command
 
+    def __init__(self, worker: int, command: Command) -> None:
+        """Set the fields."""
+        self.worker = worker
+        self.command = command
 
-class StartTransfer(NamedTuple):
+
+@dataclass(slots=True, init=False)
+class StartTransfer:
     """Let the network move bytes of a hand-off, or of a prefix.
 
     ``awaited_by`` is the request whose first step of its prompt ends no sooner.
     """
 
     transfer: TransferPlan
-    awaited_by: int | None = None
+    awaited_by: int | None
+
+    def __init__(self, transfer: TransferPlan, awaited_by: int | None = None) -> None:
+        """Set the fields."""
+        self.transfer = transfer
+        self.awaited_by = awaited_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +102,15 @@ class CancelTransfer:
     transfer_id: int
 
 
-class EndRequest(NamedTuple):
+@dataclass(slots=True, init=False)
+class EndRequest:
     """A request is over; this is its record."""
 
     record: RequestRecord
+
+    def __init__(self, record: RequestRecord) -> None:
+        """Set the fields."""
+        self.record = record
 
 
 Action = SendCommand | StartTransfer | StartRead | CancelTransfer | EndRequest

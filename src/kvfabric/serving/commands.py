@@ -1,16 +1,17 @@
 """What a scheduler is told, and what it tells.
 
-What every request needs is a named tuple, which costs a third of a frozen dataclass.
+What every request needs has its constructor written out, see ``protocol.step``. None changes once
+made.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kvfabric.kvcache.block_keys import BlockKeys
 from kvfabric.serving.request import Goal
 
 
-class AddRequest(NamedTuple):
+@dataclass(slots=True, init=False)
+class AddRequest:
     """Take a request in; it may generate at most ``max_tokens`` tokens.
 
     The KV cache of the first ``num_external_tokens`` prompt tokens, whole blocks of them and not
@@ -23,19 +24,46 @@ class AddRequest(NamedTuple):
     max_tokens: int
     goal: Goal
     keys: BlockKeys
-    num_external_tokens: int = 0
+    num_external_tokens: int
+
+    def __init__(
+        self,
+        request_id: int,
+        num_prompt_tokens: int,
+        max_tokens: int,
+        goal: Goal,
+        keys: BlockKeys,
+        num_external_tokens: int = 0,
+    ) -> None:
+        """Set the fields."""
+        self.request_id = request_id
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_tokens = max_tokens
+        self.goal = goal
+        self.keys = keys
+        self.num_external_tokens = num_external_tokens
 
 
-class KvArrived(NamedTuple):
+@dataclass(slots=True, init=False)
+class KvArrived:
     """The KV cache of a request with reserved blocks is complete."""
 
     request_id: int
 
+    def __init__(self, request_id: int) -> None:
+        """Set the fields."""
+        self.request_id = request_id
 
-class ReleaseHeld(NamedTuple):
+
+@dataclass(slots=True, init=False)
+class ReleaseHeld:
     """The other side has the KV cache: give the held blocks back."""
 
     request_id: int
+
+    def __init__(self, request_id: int) -> None:
+        """Set the fields."""
+        self.request_id = request_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +76,8 @@ class Cancel:
 Command = AddRequest | KvArrived | ReleaseHeld | Cancel
 
 
-class PrefillStarted(NamedTuple):
+@dataclass(slots=True, init=False)
+class PrefillStarted:
     """The first chunk of a prompt is planned; its cached tokens are there to be moved.
 
     Told when the step with the chunk is planned, again if the prompt starts over after a
@@ -58,27 +87,51 @@ class PrefillStarted(NamedTuple):
     request_id: int
     num_cached_tokens: int
 
+    def __init__(self, request_id: int, num_cached_tokens: int) -> None:
+        """Set the fields."""
+        self.request_id = request_id
+        self.num_cached_tokens = num_cached_tokens
 
-class Prefilled(NamedTuple):
+
+@dataclass(slots=True, init=False)
+class Prefilled:
     """The prompt of a request is computed (its first token sampled, unless it only prefills)."""
 
     request_id: int
     started_ns: int
     num_cached_tokens: int
 
+    def __init__(self, request_id: int, started_ns: int, num_cached_tokens: int) -> None:
+        """Set the fields."""
+        self.request_id = request_id
+        self.started_ns = started_ns
+        self.num_cached_tokens = num_cached_tokens
 
-class FirstToken(NamedTuple):
+
+@dataclass(slots=True, init=False)
+class FirstToken:
     """A request that was decoded from received KV produced its first token."""
 
     request_id: int
 
+    def __init__(self, request_id: int) -> None:
+        """Set the fields."""
+        self.request_id = request_id
 
-class Finished(NamedTuple):
+
+@dataclass(slots=True, init=False)
+class Finished:
     """A request produced its last token and gave its blocks back."""
 
     request_id: int
     num_outputs: int
     num_preemptions: int
+
+    def __init__(self, request_id: int, num_outputs: int, num_preemptions: int) -> None:
+        """Set the fields."""
+        self.request_id = request_id
+        self.num_outputs = num_outputs
+        self.num_preemptions = num_preemptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +144,8 @@ class Cancelled:
 WorkerEvent = PrefillStarted | Prefilled | FirstToken | Finished | Cancelled
 
 
-class WorkerSignal(NamedTuple):
+@dataclass(slots=True, init=False)
+class WorkerSignal:
     """What a worker reports about itself: the only thing a router may know of it.
 
     Nothing in it changes while a decode batch runs undisturbed, so a report does not depend on how
@@ -104,7 +158,20 @@ class WorkerSignal(NamedTuple):
         num_prompt_tokens: their prompt tokens, summed.
     """
 
-    as_of_ns: int = 0
-    num_queued_tokens: int = 0
-    num_requests: int = 0
-    num_prompt_tokens: int = 0
+    as_of_ns: int
+    num_queued_tokens: int
+    num_requests: int
+    num_prompt_tokens: int
+
+    def __init__(
+        self,
+        as_of_ns: int = 0,
+        num_queued_tokens: int = 0,
+        num_requests: int = 0,
+        num_prompt_tokens: int = 0,
+    ) -> None:
+        """Set the fields."""
+        self.as_of_ns = as_of_ns
+        self.num_queued_tokens = num_queued_tokens
+        self.num_requests = num_requests
+        self.num_prompt_tokens = num_prompt_tokens

@@ -1,6 +1,6 @@
 """The life cycle of moving one request's KV cache from a prefill to a decode worker."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from kvfabric.errors import IllegalTransitionError
@@ -28,7 +28,7 @@ _NEXT: dict[HandoffState, frozenset[HandoffState]] = {
 }
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, init=False)
 class Handoff:
     """One hand-off. Source blocks stay held until it is acknowledged or cancelled, never both.
 
@@ -47,12 +47,30 @@ class Handoff:
     request_id: int
     source: int
     destination: int
-    state: HandoffState = HandoffState.ASKED
-    lease_end_ns: int | None = None
-    stream: LayerStream | None = None
-    transfer_ids: list[int] = field(default_factory=list)
-    has_failed: bool = False
-    turn: int = -1
+    state: HandoffState
+    lease_end_ns: int | None
+    stream: LayerStream | None
+    transfer_ids: list[int]
+    has_failed: bool
+    turn: int
+
+    def __init__(
+        self,
+        request_id: int,
+        source: int,
+        destination: int,
+        state: HandoffState = HandoffState.ASKED,
+    ) -> None:
+        """Make one of which nothing has moved."""
+        self.request_id = request_id
+        self.source = source
+        self.destination = destination
+        self.state = state
+        self.lease_end_ns = None
+        self.stream = None
+        self.transfer_ids = []
+        self.has_failed = False
+        self.turn = -1
 
     def move_to(self, state: HandoffState) -> None:
         """Take a transition of the table, or raise and change nothing."""

@@ -12,7 +12,10 @@ def next_least(costs: list[int], last: int) -> int:
     """
     least = min(costs)
     assert least < NEVER, "no live worker to choose"
-    try:
-        return costs.index(least, last + 1)
-    except ValueError:
-        return costs.index(least)
+    first = costs.index(least)
+    if first > last or costs.count(least) == 1:
+        return first
+    for index in range(last + 1, len(costs)):
+        if costs[index] == least:
+            return index
+    return first

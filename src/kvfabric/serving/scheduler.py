@@ -56,10 +56,16 @@ class Scheduler(StepPlanning):
         num_queued_tokens = self._waiting.num_tokens
         if self._partial is not None:
             num_queued_tokens += self._partial.num_tokens - self._partial.num_computed
-        state = num_queued_tokens, len(self._requests), self._num_prompt_tokens
-        if self._signal[1:] != state:
-            self._signal = WorkerSignal(now_ns, *state)
-        return self._signal
+        last = self._signal
+        if (
+            last.num_queued_tokens != num_queued_tokens
+            or last.num_requests != len(self._requests)
+            or last.num_prompt_tokens != self._num_prompt_tokens
+        ):
+            self._signal = last = WorkerSignal(
+                now_ns, num_queued_tokens, len(self._requests), self._num_prompt_tokens
+            )
+        return last
 
     def should_interrupt(self) -> bool:
         """Return whether a run of decode iterations should make room for planning.

@@ -101,10 +101,11 @@ class SchedulerState:
     # ------------------------------------------------------------------ in
 
     def _add(self, command: AddRequest) -> None:
-        request_id, num_prompt_tokens, max_tokens, goal, keys, external = command
+        request_id, num_prompt_tokens = command.request_id, command.num_prompt_tokens
+        max_tokens, external = command.max_tokens, command.num_external_tokens
         assert request_id not in self._requests, "request ids are unique in a worker"
         assert 1 <= num_prompt_tokens < num_prompt_tokens + max_tokens <= self._config.max_model_len
-        request = Request(request_id, num_prompt_tokens, max_tokens, goal, keys)
+        request = Request(request_id, num_prompt_tokens, max_tokens, command.goal, command.keys)
         if external:
             assert 0 < external < num_prompt_tokens, "something is left to compute"
             assert external % self.kv.block_size == 0, "KV cache comes in whole blocks"

@@ -1,13 +1,14 @@
 """A step while it is being planned."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from kvfabric.protocol.step import PrefillChunk
 from kvfabric.serving.commands import PrefillStarted
 from kvfabric.serving.request import Request
 
 
-class Reserved(NamedTuple):
+@dataclass(slots=True, init=False)
+class Reserved:
     """A request whose blocks for received KV are newly reserved.
 
     Attributes:
@@ -17,6 +18,11 @@ class Reserved(NamedTuple):
 
     request_id: int
     num_cached_tokens: int
+
+    def __init__(self, request_id: int, num_cached_tokens: int) -> None:
+        """Set the fields."""
+        self.request_id = request_id
+        self.num_cached_tokens = num_cached_tokens
 
 
 class StepDraft:

@@ -10,7 +10,7 @@ tokens fit, nothing is admitted in a step that preempted. A request at its token
 later step, but keeps its blocks and its place until its last step is complete.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from kvfabric.protocol.step import DecodeJoin, PrefillChunk, StepPlan
 from kvfabric.serving.commands import PrefillStarted
@@ -24,7 +24,8 @@ __all__ = ["MAX_STEPS_OUT", "NO_STEP", "Decision", "Reserved", "StepPlanning"]
 MAX_STEPS_OUT = 2
 
 
-class Decision(NamedTuple):
+@dataclass(slots=True, init=False)
+class Decision:
     """What ``schedule`` decided.
 
     Attributes:
@@ -34,8 +35,19 @@ class Decision(NamedTuple):
     """
 
     plan: StepPlan | None
-    reserved: tuple[Reserved, ...] = ()
-    started: tuple[PrefillStarted, ...] = ()
+    reserved: tuple[Reserved, ...]
+    started: tuple[PrefillStarted, ...]
+
+    def __init__(
+        self,
+        plan: StepPlan | None,
+        reserved: tuple[Reserved, ...] = (),
+        started: tuple[PrefillStarted, ...] = (),
+    ) -> None:
+        """Set the fields."""
+        self.plan = plan
+        self.reserved = reserved
+        self.started = started
 
 
 NO_STEP = Decision(None)

@@ -111,6 +111,7 @@ class Simulation(ActionRunner):
         finally:
             if is_collecting:
                 gc.enable()
+        self._digest_lines()
         records = self._records + self._coordinator.unfinished()
         records.sort(key=lambda record: record.request_id)
         return RunResult(
@@ -302,9 +303,11 @@ class Simulation(ActionRunner):
         return decision.plan
 
     def _tell_reserved(self, worker_id: int, reserved: Sequence[Reserved]) -> None:
-        for request_id, num_cached_tokens in reserved:
-            self._note("reserved", worker_id, request_id)
-            self._act(self._coordinator.on_reserved(request_id, self._now_ns, num_cached_tokens))
+        for one in reserved:
+            self._note("reserved", worker_id, one.request_id)
+            self._act(
+                self._coordinator.on_reserved(one.request_id, self._now_ns, one.num_cached_tokens)
+            )
         self._watch_deadline()
 
     def _look_into(self, worker: SimWorker) -> None:

@@ -22,6 +22,9 @@ NOTHING: Event = (NEVER, _TRANSFER_DONE, 0, 0)
 """Stands at the end of all events, and for the next completion where none is expected."""
 
 
+_MANY_LINES = 1024
+
+
 class StepDriver:
     """Workers, the network and the instants at which something will happen to them."""
 
@@ -53,6 +56,7 @@ class StepDriver:
         self._now_ns = 0
         self._num_events = 0
         self._log = hashlib.sha256()
+        self._lines: list[bytes] = []  # noted and not digested yet
         self._dirty: set[int] = set()  # workers that may plan
         self._worker_of_transfer: dict[int, int] = {}  # of those that a step waits for
         self._next_step_transfer = FIRST_STEP_TRANSFER
@@ -65,7 +69,13 @@ class StepDriver:
 
     def _note(self, kind: str, ident: int, other: int = -1) -> None:
         """Add a line to the digest of everything that happened (INV-7)."""
-        self._log.update(b"%d %b %d %d\n" % (self._now_ns, kind.encode(), ident, other))
+        self._lines.append(b"%d %b %d %d\n" % (self._now_ns, kind.encode(), ident, other))
+        if len(self._lines) >= _MANY_LINES:
+            self._digest_lines()
+
+    def _digest_lines(self) -> None:
+        self._log.update(b"".join(self._lines))
+        self._lines.clear()
 
     # ------------------------------------------------------------------ network
 

@@ -1,8 +1,9 @@
 """Turns the messages of a transfer into flows, compiled: the fast form of every load balancer."""
 
-from array import array
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import chain
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,12 @@ from kvfabric.fabric.routes.routing_tables import PathRules, Policy, build_routi
 from kvfabric.protocol.transfer import RankTransfer
 
 _FIRST_MESSAGES = 8
+
+
+@cache
+def _packing(num_integers: int) -> Struct:
+    """Return what writes so many 64-bit integers of this machine into a buffer."""
+    return Struct(f"{num_integers}q")
 
 
 class Router:
@@ -83,8 +90,7 @@ class Router:
         num_messages = len(parts)
         if 3 * num_messages > len(self._messages):
             self._make_room(num_messages)
-        messages = array("q", chain.from_iterable(parts))
-        self._messages[: 3 * num_messages] = messages
+        _packing(3 * num_messages).pack_into(self._messages, 0, *chain.from_iterable(parts))
         num_routed = num_new = 0
         while num_routed < num_messages:
             num_routed, num_new, self.longest_hops = self._route(
@@ -99,7 +105,7 @@ class Router:
             )
             if num_routed < num_messages:
                 self._tables = with_more_items(self._tables)
-        return num_new, sum(messages[2::3])
+        return num_new, sum([part.num_bytes for part in parts])
 
     def release(self, flows: FlowTables, num_done: int) -> None:
         """Take the load of the first flows of ``flows.done`` away, in that order."""

@@ -1,5 +1,7 @@
 """Laws of step times: cutting, monotonicity, exact search, and no work for free."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,7 +107,7 @@ def test_step_is_never_shorter_with_more_context(
     prefill: tuple[tuple[int, int], ...],
 ) -> None:
     shape = StepShape(num_decodes, num_decodes * mean_context, prefill)
-    longer = shape._replace(context_tokens=shape.context_tokens + more_context)
+    longer = replace(shape, context_tokens=shape.context_tokens + more_context)
     assert model.mixed_step_ns(longer) >= model.mixed_step_ns(shape)
 
 
@@ -118,7 +120,7 @@ def test_step_is_never_shorter_with_more_decodes(
     prefill: tuple[tuple[int, int], ...],
 ) -> None:
     shape = StepShape(num_decodes, num_decodes * mean_context, prefill)
-    larger = shape._replace(num_decodes=num_decodes + more_decodes)
+    larger = replace(shape, num_decodes=num_decodes + more_decodes)
     assert model.mixed_step_ns(larger) >= model.mixed_step_ns(shape)
 
 
@@ -132,9 +134,9 @@ def test_step_is_never_shorter_with_more_prefill(
 ) -> None:
     shape = StepShape(num_decodes, 100 * num_decodes, prefill)
     base = model.mixed_step_ns(shape)
-    one_more = shape._replace(prefill=(*prefill, (num_tokens, num_history)))
-    longer = shape._replace(prefill=(*prefill, (num_tokens + 1, num_history)))
-    further = shape._replace(prefill=(*prefill, (num_tokens, num_history + 1)))
+    one_more = replace(shape, prefill=(*prefill, (num_tokens, num_history)))
+    longer = replace(shape, prefill=(*prefill, (num_tokens + 1, num_history)))
+    further = replace(shape, prefill=(*prefill, (num_tokens, num_history + 1)))
     assert base <= model.mixed_step_ns(one_more)
     assert model.mixed_step_ns(one_more) <= model.mixed_step_ns(longer)
     assert model.mixed_step_ns(one_more) <= model.mixed_step_ns(further)

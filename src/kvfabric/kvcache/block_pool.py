@@ -46,9 +46,7 @@ class BlockPool:
         self.num_free = num_blocks - 1
         self._refs = [0]  # by block; those at its end and beyond were never used
         self._queue: deque[list[int]] = deque()
-        self._outdated: Counter[int] = (
-            Counter()
-        )  # entries of a block in the queue that do not count
+        self._outdated = [0]  # by block as well: its entries in the queue that do not count
         self._num_outdated = 0  # their sum
 
     @property
@@ -80,6 +78,7 @@ class BlockPool:
             return self._take_freed(count)
         end = min(first + count, self._num_blocks)
         refs += [1] * (end - first)
+        self._outdated += [0] * (end - first)
         taken = list(range(first, end))
         if len(taken) < count:
             taken += self._take_freed(count - len(taken))
@@ -110,12 +109,10 @@ class BlockPool:
     def _valid_of(self, blocks: list[int]) -> list[int]:
         """Return which entries count, in the order they are taken; the others are used up."""
         outdated = self._outdated
-        if outdated.keys().isdisjoint(blocks):
-            return blocks
         valid: list[int] = []
         for block_id in blocks:
-            if block_id in outdated:
-                _count_down(outdated, block_id)
+            if outdated[block_id]:
+                outdated[block_id] -= 1
             else:
                 valid.append(block_id)
         self._num_outdated -= len(blocks) - len(valid)
@@ -130,7 +127,9 @@ class BlockPool:
         if not free:
             return
         self.num_free -= len(free)
-        self._outdated.update(free)  # their entries stay queued
+        outdated = self._outdated
+        for block_id in free:
+            outdated[block_id] += 1  # their entries stay queued
         self._num_outdated += len(free)
         if self._num_outdated > self._num_blocks + 64:
             self._drop_outdated()
@@ -182,9 +181,9 @@ class BlockPool:
     def _find_free(self) -> set[int]:
         """Return the blocks that were used and are in the queue: free, if I2 is true."""
         queued = Counter(block_id for blocks in self._queue for block_id in blocks)
-        queued.subtract(self._outdated)
-        assert set(queued.values()) <= {0, 1}, "I2"
-        return {block_id for block_id, count in queued.items() if count}
+        counts = {block_id: queued[block_id] - self._outdated[block_id] for block_id in queued}
+        assert set(counts.values()) <= {0, 1}, "I2"
+        return {block_id for block_id, count in counts.items() if count}
 
     def check_invariants(self) -> None:
         """Assert I1, I2 and those of the prefix cache."""
@@ -192,14 +191,7 @@ class BlockPool:
         assert min(self._refs) == self._refs[0] == 0, "I1"
         assert self.num_free == self._num_blocks - len(self._refs) + len(free), "I1"
         assert self._find_free() == free, "I2"
-        assert self._outdated.total() == self._num_outdated, "I2"
-        assert min(self._outdated.values(), default=1) > 0, "I2"
+        assert len(self._outdated) == len(self._refs), "I2"
+        assert sum(self._outdated) == self._num_outdated, "I2"
+        assert min(self._outdated) == 0, "I2"
         self.prefix_cache.check_invariants()
-
-
-def _count_down(counts: Counter[int], key: int) -> None:
-    """Take one off a count; a count of zero is no entry."""
-    if counts[key] == 1:
-        del counts[key]
-    else:
-        counts[key] -= 1

@@ -171,14 +171,14 @@ class RooflineModel:
 
     def mixed_step_ns(self, shape: StepShape) -> int:
         """Return the duration of one step; 0 for a step without work."""
-        num_decodes, context_tokens, prefill = shape
-        num_tokens, step_ps = num_decodes, self._context_ps(num_decodes, context_tokens)
-        for num_chunk_tokens, num_history_tokens in prefill:
+        num_decodes = num_tokens = shape.num_decodes
+        step_ps = self._context_ps(num_decodes, shape.context_tokens)
+        for num_chunk_tokens, num_history_tokens in shape.prefill:
             num_tokens += num_chunk_tokens
             step_ps += self._chunk_ps(num_chunk_tokens, num_history_tokens)
         if num_tokens == 0:
             return 0
-        step_ps += self._coefficients.linear_ps(num_tokens, num_decodes + len(prefill))
+        step_ps += self._coefficients.linear_ps(num_tokens, num_decodes + len(shape.prefill))
         return step_ps // _PS_PER_NS
 
     def decode_run_ns(self, num_decodes: int, context_tokens: int, num_iterations: int) -> int:

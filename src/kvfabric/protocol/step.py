@@ -5,7 +5,6 @@ a third of the time of frozen dataclasses, a tenth as machine code. None changes
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 
 @dataclass(slots=True, init=False)
@@ -96,7 +95,8 @@ class StepResult:
         self.finished = finished
 
 
-class StepShape(NamedTuple):
+@dataclass(slots=True, init=False)
+class StepShape:
     """A mixed step as a step-time model sees it.
 
     Attributes:
@@ -107,4 +107,12 @@ class StepShape(NamedTuple):
 
     num_decodes: int
     context_tokens: int
-    prefill: tuple[tuple[int, int], ...] = ()
+    prefill: tuple[tuple[int, int], ...]
+
+    def __init__(
+        self, num_decodes: int, context_tokens: int, prefill: tuple[tuple[int, int], ...] = ()
+    ) -> None:
+        """Set the fields."""
+        self.num_decodes = num_decodes
+        self.context_tokens = context_tokens
+        self.prefill = prefill

@@ -46,6 +46,7 @@ class Router:
 
     __slots__ = (
         "_is_assigning",
+        "_message_bytes",
         "_messages",
         "_most_hops",
         "_num_parts",
@@ -90,7 +91,7 @@ class Router:
         num_messages = len(parts)
         if 3 * num_messages > len(self._messages):
             self._make_room(num_messages)
-        _packing(3 * num_messages).pack_into(self._messages, 0, *chain.from_iterable(parts))
+        _packing(3 * num_messages).pack_into(self._message_bytes, 0, *chain.from_iterable(parts))
         num_routed = num_new = 0
         while num_routed < num_messages:
             num_routed, num_new, self.longest_hops = self._route(
@@ -130,6 +131,7 @@ class Router:
     def _make_room(self, num_messages: int) -> None:
         num_flows = num_messages * self._num_parts
         self._messages: Ints = np.zeros(3 * num_messages, np.int64)
+        self._message_bytes = memoryview(self._messages.data)
         self.new: Records = np.zeros(num_flows, NEW_FLOW)
         self.path: Indices = np.zeros(num_flows * self._most_hops, np.int32)
         self.longest_hops = 0

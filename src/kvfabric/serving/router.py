@@ -172,8 +172,8 @@ class Router:
     def _send(self, new_tokens: list[int], now_ns: int) -> int:
         """Choose the prefill worker with the least to do, this request included."""
         self._forget_sent(now_ns)
-        queued = map(add, self._board.queued_tokens(now_ns), self._sent)
-        costs = list(map(add, queued, new_tokens))
+        queued, sent = self._board.queued_tokens(now_ns), self._sent
+        costs = [queued[w] + sent[w] + new for w, new in enumerate(new_tokens)]
         self._exclude_lost(costs, 0)
         chosen = self._next = next_least(costs, self._next)
         self._sent[chosen] += new_tokens[chosen]
@@ -244,11 +244,10 @@ class Router:
             num_to: hand-offs under way to every worker, by id; ``topology_aware`` needs them.
         """
         self._forget_sent(now_ns)
-        loads = list(map(add, self._board.prompt_tokens(now_ns), self._sent))[self._num_prefill :]
-        self._exclude_lost(loads, self._num_prefill)
-        chosen = self._num_prefill + self._decode.choose(
-            num_prompt_tokens, loads, source, num_to, self._num_prefill
-        )
+        prompts, sent, first = self._board.prompt_tokens(now_ns), self._sent, self._num_prefill
+        loads = [prompts[w] + sent[w] for w in range(first, len(sent))]
+        self._exclude_lost(loads, first)
+        chosen = first + self._decode.choose(num_prompt_tokens, loads, source, num_to, first)
         self._sent[chosen] += num_prompt_tokens
         return chosen
 

@@ -73,9 +73,16 @@ class Simulation(ActionRunner):
         super().__init__(config, workload, coordinator, sims, network, tier_links)
         self._specs = {spec.request_id: spec for spec in workload.requests}
         self._num_preemptions = 0  # of workers that died
-        for spec in workload.requests:
-            if spec.after_request_id is None:
-                self._push(spec.arrival_ns, Phase.ARRIVAL, spec.request_id)
+        timed = [spec for spec in workload.requests if spec.after_request_id is None]
+        timed.sort(key=lambda spec: (spec.arrival_ns, spec.request_id), reverse=True)
+        self._timed = timed  # those that come by the clock and are not expected yet, next one last
+        self._expect_arrival()
+
+    def _expect_arrival(self) -> None:
+        """Await the next request that comes by the clock; the heap holds one of them at a time."""
+        if self._timed:
+            spec = self._timed.pop()
+            self._push(spec.arrival_ns, Phase.ARRIVAL, spec.request_id)
 
     def cancel_at(self, request_id: int, time_ns: int) -> None:
         """Let the client of a request give up at an instant; too late or too early is harmless."""
@@ -192,7 +199,10 @@ class Simulation(ActionRunner):
 
     def _apply(self, phase: int, ident: int, version: int) -> None:
         if phase == _ARRIVAL:
-            self._arrive(self._specs[ident])
+            spec = self._specs[ident]
+            if spec.after_request_id is None:
+                self._expect_arrival()
+            self._arrive(spec)
         elif phase == _TRANSFER_START:
             transfer = self._transfers.pop(ident, None)
             if transfer is not None:  # not cancelled meanwhile

@@ -5,9 +5,12 @@
 - ours: 64 MiB in blocks of 64 KiB per layer (16 tokens of 8 heads of 128 in bf16), scattered at
   the source and put in reverse at the destination, from ``send`` to the acknowledgement;
 - raw: a loop of sendmsg and recvmsg_into over the same list of segments, one byte as answer;
+- shared: ours, where the receiver maps the sender's pool and copies the same blocks from it;
+- memcpy: one copy of as many bytes between two mappings of one process, the bound of the latter;
 - iperf3, where it is installed: TCP loopback, 1 MiB writes, 2 s;
-- hand-off: 512 tokens of SmolLM2-135M (30 layers, 3 KV heads of 64, bf16): 11.8 MB, in place and by
-  copies, against the time its prefill takes at a stated rate.
+- hand-off: 512 tokens of SmolLM2-135M (30 layers, 3 KV heads of 64, bf16), 11.8 MB, against the
+  time its prefill takes at a stated rate. "neighbours": the blocks are consecutive at either end,
+  as those of a prompt that nobody shares are in a fresh pool.
 
 Rounds alternate between the cases; the best and the median of the rounds are printed, with the load
 average. On a busy machine the clock measures the others; the CPU time of the busier end is then the
@@ -16,6 +19,7 @@ better figure: it bounds the rate on two free cores.
 
 import argparse
 import json
+import mmap
 import multiprocessing
 import os
 import queue
@@ -37,21 +41,32 @@ from kvfabric.engine.kv_layout import KvLayout
 from kvfabric.engine.transport.address import parse_address
 from kvfabric.engine.transport.block_memory import CopiedBlocks, PooledBlocks
 from kvfabric.engine.transport.handshake import Identity
+from kvfabric.engine.transport.pool_shape import pool_shape_of
 from kvfabric.engine.transport.port import BlockMemory, Piece, TransferDone
 from kvfabric.engine.transport.scatter_list import ScatterList
+from kvfabric.engine.transport.shared_pool import SharedPool, make_shared_pool
 from kvfabric.engine.transport.socket_transport import SocketTransport
 
 LARGE = KvLayout(num_layers=16, block_size=16, num_kv_heads=8, head_dim=128, kv_dtype="bfloat16")
 SMOLLM2 = KvLayout(num_layers=30, block_size=16, num_kv_heads=3, head_dim=64, kv_dtype="bfloat16")
 _CONTEXT = multiprocessing.get_context("spawn")  # a fork would hold the others' sockets open
 NUM_SENT = {LARGE: 64, SMOLLM2: 32}  # blocks: 64 MiB, 512 tokens
+BOUNDS = {
+    "unix, ours, 64 MiB": "unix, raw sockets, 64 MiB",
+    "tcp, ours, 64 MiB": "tcp, raw sockets, 64 MiB",
+    "shared, ours, 64 MiB": "memcpy, 64 MiB",
+    "shared, ours, hand-off": "memcpy, as a hand-off",
+    "shared, ours, hand-off, neighbours": "memcpy, as a hand-off",
+}
 
 
 class Case(NamedTuple):
-    """What is measured: bytes as the sockets take them, or by copies, of one shape."""
+    """What is measured: bytes as the sockets take them, by copies or by maps, of one shape."""
 
     layout: KvLayout
     is_copied: bool = False
+    is_shared: bool = False
+    are_neighbours: bool = False
 
     @property
     def num_blocks(self) -> int:
@@ -64,11 +79,16 @@ class Case(NamedTuple):
         return NUM_SENT[self.layout] * self.layout.block_bytes
 
     def sent(self) -> list[Piece]:
-        """Return every second block."""
+        """Return every second block, or the first ones."""
+        if self.are_neighbours:
+            return [Piece(tuple(range(NUM_SENT[self.layout])), 0, self.layout.num_layers)]
         return [Piece(tuple(range(0, self.num_blocks, 2)), 0, self.layout.num_layers)]
 
     def put(self) -> list[Piece]:
-        """Return every second block, from the last."""
+        """Return every second block, from the last, or the last ones."""
+        if self.are_neighbours:
+            last = tuple(range(NUM_SENT[self.layout], self.num_blocks))
+            return [Piece(last, 0, self.layout.num_layers)]
         return [Piece(tuple(range(self.num_blocks - 1, 0, -2)), 0, self.layout.num_layers)]
 
 
@@ -105,13 +125,16 @@ class NumpyStore:
         part[:, :, ids] = np.frombuffer(data, np.uint8).reshape(part.shape[0], 2, len(ids), -1)
 
 
-def make_memory(case: Case, seed: int) -> tuple[np.ndarray, BlockMemory]:
-    """Return a pool of random bytes and the memory over it."""
-    shape = case.layout.num_layers, 2, case.num_blocks, case.layout.block_bytes_per_layer // 2
-    pool = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+def make_memory(case: Case, seed: int) -> tuple[np.ndarray, BlockMemory, SharedPool | None]:
+    """Return a pool of random bytes, the memory over it, and what peers map of it."""
+    shape = pool_shape_of(case.layout, case.num_blocks)
+    shared = make_shared_pool(shape) if case.is_shared else None
+    memory = bytearray(shape.num_bytes) if shared is None else shared.memory
+    (pool,) = shape.arrays(memoryview(memory))
+    pool[:] = np.random.default_rng(seed).integers(0, 256, pool.shape, np.uint8)
     if case.is_copied:
-        return pool, CopiedBlocks(NumpyStore(pool), case.layout)
-    return pool, PooledBlocks(pool.data.cast("B"), case.layout, case.num_blocks)
+        return pool, CopiedBlocks(NumpyStore(pool), case.layout), None
+    return pool, PooledBlocks(memoryview(memory), shape), shared
 
 
 def check_done(event: object) -> None:
@@ -125,11 +148,10 @@ def check_done(event: object) -> None:
 
 def receive_ours(pipe: Connection, listen_on: str, case: Case) -> None:
     """Expect what the other process asks for, and answer a checksum when that is wanted."""
-    pool, memory = make_memory(case, 1)
+    pool, memory, shared = make_memory(case, 1)
     events: queue.SimpleQueue[object] = queue.SimpleQueue()
-    transport = SocketTransport(
-        Identity(model="bench", layout=case.layout), memory, events.put, listen_on=listen_on
-    )
+    who = Identity(model="bench", layout=case.layout)
+    transport = SocketTransport(who, memory, events.put, listen_on=listen_on, pool=shared)
     pipe.send(transport.address)
     while (transfer_id := pipe.recv()) is not None:
         start_ns = time.process_time_ns()
@@ -146,12 +168,10 @@ def ours(case: Case, listen_on: str) -> tuple[Callable[[], Took], Callable[[], N
     """Return a function that moves blocks once, and one that ends."""
     pipe, process = spawn(receive_ours, listen_on, case)
     address = pipe.recv()
-    pool, memory = make_memory(case, 2)
+    pool, memory, shared = make_memory(case, 2)
     events: queue.SimpleQueue[object] = queue.SimpleQueue()
-    own = "tcp:127.0.0.1:0"
-    transport = SocketTransport(
-        Identity(model="bench", layout=case.layout), memory, events.put, listen_on=own
-    )
+    who, own = Identity(model="bench", layout=case.layout), "tcp:127.0.0.1:0"
+    transport = SocketTransport(who, memory, events.put, listen_on=own, pool=shared)
     ids = iter(range(10**6))
 
     def move() -> Took:
@@ -180,7 +200,7 @@ def ours(case: Case, listen_on: str) -> tuple[Callable[[], Took], Callable[[], N
 
 def receive_raw(pipe: Connection, listen_on: str, case: Case) -> None:
     """Fill the blocks with what comes, as often as it comes."""
-    _, memory = make_memory(case, 1)
+    _, memory, _ = make_memory(case, 1)
     where = parse_address(listen_on)
     with socket.socket(where.family, socket.SOCK_STREAM) as listener:
         listener.bind(where.for_socket)
@@ -206,7 +226,7 @@ def raw(case: Case, listen_on: str) -> tuple[Callable[[], Took], Callable[[], No
     where = parse_address(listen_on)
     sock = socket.socket(where.family, socket.SOCK_STREAM)
     sock.connect(pipe.recv())
-    _, memory = make_memory(case, 2)
+    _, memory, _ = make_memory(case, 2)
 
     def move() -> Took:
         start_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
@@ -222,6 +242,26 @@ def raw(case: Case, listen_on: str) -> tuple[Callable[[], Took], Callable[[], No
         process.join()
 
     return move, end
+
+
+def memcpy(case: Case) -> tuple[Callable[[], Took], Callable[[], None]]:
+    """Return a function that copies as many bytes at once, between mappings as two workers have."""
+    shape = pool_shape_of(case.layout, case.num_blocks)
+    source, target = make_shared_pool(shape), make_shared_pool(shape)
+    if source is None or target is None:
+        raise SystemExit("this system has no memory that two processes can map safely")
+    source.arrays[0][:] = 1
+    mapped = mmap.mmap(source.fd, shape.num_bytes, prot=mmap.PROT_READ)
+    of = np.frombuffer(mapped, np.uint8, case.num_bytes)
+    to = np.frombuffer(target.memory, np.uint8, case.num_bytes)
+
+    def move() -> Took:
+        start_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
+        to[:] = of
+        wall_ns = time.perf_counter_ns() - start_ns
+        return Took(wall_ns, 0, time.process_time_ns() - cpu_ns)
+
+    return move, lambda: None
 
 
 def spawn(
@@ -262,6 +302,8 @@ def main() -> None:
     parser.add_argument("--prefill-tokens-per-s", type=float, default=1900.0)
     args = parser.parse_args()
     large, in_place, copied = Case(LARGE), Case(SMOLLM2), Case(SMOLLM2, is_copied=True)
+    shared, handed = Case(LARGE, is_shared=True), Case(SMOLLM2, is_shared=True)
+    neighbours = handed._replace(are_neighbours=True)
     with TemporaryDirectory() as folder:
         numbers = iter(range(100))
 
@@ -272,8 +314,13 @@ def main() -> None:
         movers = {
             "unix, raw sockets, 64 MiB": (large, *raw(large, unix())),
             "unix, ours, 64 MiB": (large, *ours(large, unix())),
+            "memcpy, 64 MiB": (large, *memcpy(large)),
+            "shared, ours, 64 MiB": (shared, *ours(shared, unix())),
             "tcp, raw sockets, 64 MiB": (large, *raw(large, tcp)),
             "tcp, ours, 64 MiB": (large, *ours(large, tcp)),
+            "memcpy, as a hand-off": (in_place, *memcpy(in_place)),
+            "shared, ours, hand-off": (handed, *ours(handed, unix())),
+            "shared, ours, hand-off, neighbours": (neighbours, *ours(neighbours, unix())),
             "unix, ours, hand-off in place": (in_place, *ours(in_place, unix())),
             "unix, ours, hand-off by copies": (copied, *ours(copied, unix())),
             "tcp, ours, hand-off in place": (in_place, *ours(in_place, tcp)),
@@ -293,21 +340,20 @@ def main() -> None:
 def report(cases: dict[str, Case], times: dict[str, list[Took]], prefill_rate: float) -> None:
     """Print the table and the ratios."""
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print(f"{'':32} {'':>6} {'by the clock':^24}   {'by CPU of the busier end':^26}")
-    print(f"{'case':32} {'MB':>6}" + f" {'best ms':>8} {'median':>8} {'GB/s':>6}  " * 2)
+    print(f"{'':36} {'':>6} {'by the clock':^24}   {'by CPU of the busier end':^26}")
+    print(f"{'case':36} {'MB':>6}" + f" {'best ms':>8} {'median':>8} {'GB/s':>6}  " * 2)
     for name, case in cases.items():
-        line = f"{name:32} {case.num_bytes / 1e6:6.1f}"
+        line = f"{name:36} {case.num_bytes / 1e6:6.1f}"
         for ns in ([t.wall_ns for t in times[name]], [t.cpu_ns for t in times[name]]):
             rate = case.num_bytes / min(ns)
             line += f" {min(ns) / 1e6:8.2f} {statistics.median(ns) / 1e6:8.2f} {rate:6.2f}  "
         print(line)
-    for kind in ("unix", "tcp"):
-        mine, theirs = times[f"{kind}, ours, 64 MiB"], times[f"{kind}, raw sockets, 64 MiB"]
-        by_clock = min(t.wall_ns for t in theirs) / min(t.wall_ns for t in mine)
-        by_cpu = min(t.cpu_ns for t in theirs) / min(t.cpu_ns for t in mine)
-        print(
-            f"{kind}: rate of ours / raw sockets {by_clock:.2f} by the clock, {by_cpu:.2f} by CPU"
+    for mine, bound in BOUNDS.items():
+        by_clock, by_cpu = (
+            min(ns(took) for took in times[bound]) / min(ns(took) for took in times[mine])
+            for ns in (lambda took: took.wall_ns, lambda took: took.cpu_ns)
         )
+        print(f"{mine}: rate / {bound} {by_clock:.2f} by the clock, {by_cpu:.2f} by CPU")
     iperf3 = iperf3_gb_per_s()
     tcp_rate = cases["tcp, ours, 64 MiB"].num_bytes / min(
         took.wall_ns for took in times["tcp, ours, 64 MiB"]
@@ -317,7 +363,7 @@ def report(cases: dict[str, Case], times: dict[str, list[Took]], prefill_rate: f
     else:
         print(f"iperf3 {iperf3:.2f} GB/s: ours / iperf3 {tcp_rate / iperf3:.2f}")
     prefill_ms = 512 / prefill_rate * 1000
-    for name in (name for name in times if "hand-off" in name):
+    for name in (name for name in times if "ours, hand-off" in name):
         shares = [min(ns) / 1e6 / prefill_ms for ns in zip(*times[name], strict=True)]
         print(
             f"{name}: best is {shares[0]:.1%} of a prefill of {prefill_ms:.0f} ms by the clock; "

@@ -133,6 +133,11 @@ def test_workers_of_other_hosts_join_the_server(monkeypatch: pytest.MonkeyPatch)
     ("arguments", "message"),
     [
         (["serve", "--workers-on", "127.0.0.1:0"], "--worker-token: workers join from other"),
+        (
+            ["serve", "--workers-on", "127.0.0.1:0", "--worker-token", "x" * 16]
+            + ["--prefill", "1", "--decode", "1", "--kv-transport", "shared"],
+            "--kv-transport shared: workers on other hosts cannot map",
+        ),
         (["worker", "--join", "here:1", "--role", "decode"], "--worker-token: no token"),
         (
             ["worker", "--join", "here", "--role", "decode", "--worker-token", "x" * 16],

@@ -1,6 +1,8 @@
 """Peers that speak the wire format by hand, so that they can break it."""
 
+import json
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,15 +19,23 @@ PATIENCE_S = 20
 
 
 class RawPeer:
-    """One greeted connection."""
+    """One greeted connection.
 
-    def __init__(self, sock: socket.socket) -> None:
-        """Greet."""
+    Attributes:
+        theirs: what the worker says beside its identity.
+    """
+
+    def __init__(self, sock: socket.socket, says: dict[str, int] | None = None) -> None:
+        """Greet, and say more than the identity."""
         self.sock = sock
         sock.settimeout(PATIENCE_S)
-        hello = greeting(identity())
-        sock.sendall(hello)
-        assert self.read(len(hello)) == hello
+        sock.sendall(greeting(identity(), says=says))
+        magic, version, size = struct.unpack("<4sHH", self.read(8))
+        assert (magic, version) == (b"kvHI", 1)
+        greeted = json.loads(self.read(size))
+        same = {key: greeted.pop(key) for key in identity().fields()}
+        assert same == identity().fields()
+        self.theirs: dict[str, object] = greeted
 
     def read(self, num_bytes: int) -> bytes:
         """Return bytes; fewer at the end of the stream."""
@@ -60,13 +70,13 @@ class RawPeer:
 
 
 @contextmanager
-def raw_sender(address: str) -> Iterator[RawPeer]:
+def raw_sender(address: str, says: dict[str, int] | None = None) -> Iterator[RawPeer]:
     """Yield a connection to a worker."""
     where = parse_address(address)
     with socket.socket(where.family, socket.SOCK_STREAM) as sock:
         sock.settimeout(PATIENCE_S)
         sock.connect(where.for_socket)
-        yield RawPeer(sock)
+        yield RawPeer(sock, says)
 
 
 class RawListener:
@@ -74,13 +84,13 @@ class RawListener:
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         """Listen."""
-        self._sock, self.address = sock, address
+        self.sock, self.address = sock, address
         sock.settimeout(PATIENCE_S)
 
-    def accept(self) -> RawPeer:
+    def accept(self, says: dict[str, int] | None = None) -> RawPeer:
         """Take the next connection and greet."""
-        sock, _ = self._sock.accept()
-        return RawPeer(sock)
+        sock, _ = self.sock.accept()
+        return RawPeer(sock, says)
 
 
 @contextmanager

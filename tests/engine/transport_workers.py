@@ -11,6 +11,7 @@ import numpy as np
 from kvfabric.engine.kv_layout import KvLayout
 from kvfabric.engine.transport.block_memory import CopiedBlocks, PooledBlocks
 from kvfabric.engine.transport.handshake import Identity
+from kvfabric.engine.transport.pool_shape import pool_shape_of
 from kvfabric.engine.transport.port import (
     BlockMemory,
     Deadlines,
@@ -20,6 +21,7 @@ from kvfabric.engine.transport.port import (
     TransferFailed,
     TransportEvent,
 )
+from kvfabric.engine.transport.shared_pool import SharedPool, make_shared_pool
 from kvfabric.engine.transport.socket_transport import SocketTransport
 
 LAYOUT = KvLayout(num_layers=3, block_size=4, num_kv_heads=2, head_dim=8, kv_dtype="float32")
@@ -41,13 +43,25 @@ def identity(model: str = "m", layout: KvLayout = LAYOUT, cluster: str = "c") ->
 
 
 class Pool:
-    """KV blocks ``[layers, 2, blocks, bytes]`` of random bytes; both kinds of block memory."""
+    """KV blocks ``[layers, 2, blocks, bytes]`` of random bytes; both kinds of block memory.
+
+    With ``in_shared_memory`` a pool lies where peers of this host may map it, until ``close``.
+    """
+
+    in_shared_memory = False
 
     def __init__(self, seed: int, layout: KvLayout = LAYOUT, num_blocks: int = NUM_BLOCKS) -> None:
         """Fill a pool from a seed."""
         self.layout, self.num_blocks = layout, num_blocks
         shape = layout.num_layers, 2, num_blocks, layout.block_bytes_per_layer // 2
         self.values = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+        self.shared: SharedPool | None = None
+        if self.in_shared_memory:
+            self.shared = make_shared_pool(pool_shape_of(layout, num_blocks))
+            assert self.shared is not None, "this system has no memory that can be sealed"
+            (array,) = self.shared.arrays
+            array[:] = self.values
+            self.values = array
 
     def read_blocks(self, block_ids: object, first_layer: int, end_layer: int) -> memoryview:
         """Return a copy of blocks in wire order."""
@@ -65,11 +79,19 @@ class Pool:
 
     def pooled(self) -> BlockMemory:
         """Return the pool as memory that sockets use directly."""
-        return PooledBlocks(self.values.data.cast("B"), self.layout, self.num_blocks)
+        shape = pool_shape_of(self.layout, self.num_blocks)
+        return PooledBlocks(self.values.data.cast("B"), shape)
 
     def copied(self) -> BlockMemory:
         """Return the pool behind copies."""
         return CopiedBlocks(self, self.layout)
+
+    def close(self) -> None:
+        """Pass it to nobody any more, and keep its bytes for what a test still looks at."""
+        if self.shared is not None:
+            self.values = self.values.copy()
+            self.shared.close()
+            self.shared = None
 
 
 class Worker:
@@ -94,6 +116,7 @@ class Worker:
             self.events.put,
             listen_on=listen_on,
             deadlines=deadlines,
+            pool=None if isinstance(memory, CopiedBlocks) else self.pool.shared,
         )
         self.seen: list[TransportEvent] = []
 
@@ -101,6 +124,12 @@ class Worker:
     def address(self) -> str:
         """Return where it listens."""
         return self.transport.address
+
+    def close(self) -> None:
+        """Stop, pass the pool to nobody any more, and hold no view of it."""
+        self.transport.close()
+        self.pool.close()
+        del self.transport
 
     def event_of(self, transfer_id: int) -> TransferDone | TransferFailed:
         """Wait for the event of a transfer."""
@@ -160,6 +189,17 @@ def open_fds() -> int:
 def kv_threads() -> list[str]:
     """Return the names of the transport's threads."""
     return [t.name for t in threading.enumerate() if t.name.startswith("kv-")]
+
+
+def mapped_pools() -> int:
+    """Return how many mappings of KV pools this process has."""
+    return Path("/proc/self/maps").read_text().count("memfd:kvfabric-pool")
+
+
+def shared_pool(worker: Worker) -> SharedPool:
+    """Return the pool that a worker lets peers map."""
+    assert worker.pool.shared is not None
+    return worker.pool.shared
 
 
 def wait_until(is_true: object) -> None:

@@ -28,10 +28,11 @@ _LAYER_GROUPS = click.option(
 
 _KV_TRANSPORT = click.option(
     "--kv-transport",
-    type=click.Choice(["sockets", "nixl", "mooncake"]),
-    default="sockets",
+    type=click.Choice(["auto", "shared", "sockets", "nixl", "mooncake"]),
+    default="auto",
     show_default=True,
-    help="How KV cache moves between workers; the others need the extra of their name.",
+    help="How KV cache moves between workers: auto takes shared memory on one host, else sockets; "
+    "nixl and mooncake need the extra of their name.",
 )
 _TOKEN = click.option(
     "--worker-token",

@@ -26,6 +26,7 @@ from kvfabric.engine.server.backend import ServedModel
 from kvfabric.engine.server.cluster_backend import ClusterBackend, OutputRelay
 from kvfabric.engine.server.lifecycle import Lifecycle, Server
 from kvfabric.engine.server.model_codec import ModelCodec
+from kvfabric.engine.transport.choose import SHARED
 from kvfabric.errors import ConfigError
 
 _logger = logging.getLogger(__name__)
@@ -115,6 +116,11 @@ def _workers(
 ) -> AbstractContextManager[ProcessCluster | RemoteCluster]:
     if options.workers_on is None:
         return local_workers(settings, executor, relay, fail, _say)
+    if settings.kv_transport == SHARED:
+        raise ConfigError(
+            "--kv-transport shared: workers on other hosts cannot map each other's KV cache",
+            hint="Write auto, sockets, nixl or mooncake",
+        )
     return remote_workers(
         settings,
         executor,

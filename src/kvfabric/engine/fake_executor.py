@@ -83,6 +83,7 @@ class FakeExecutor:
         *,
         num_layers: int = 2,
         step_ns: Callable[[EngineStep], int] | None = None,
+        memory: memoryview | None = None,
     ) -> None:
         """Make an empty KV cache.
 
@@ -91,8 +92,14 @@ class FakeExecutor:
             block_size: tokens per block.
             num_layers: layers of the cache.
             step_ns: how long a step takes, slept through; no time by default.
+            memory: zeros where the cache is to lie, 8 bytes per layer and token.
         """
-        self._cache = np.zeros((num_layers, num_blocks, block_size), np.uint64)
+        shape = num_layers, num_blocks, block_size
+        self._cache: NDArray[np.uint64] = (
+            np.zeros(shape, np.uint64)
+            if memory is None
+            else np.frombuffer(memory, np.uint64, num_layers * num_blocks * block_size)
+        ).reshape(shape)
         self._step_ns = step_ns
         self._known: dict[int, _Known] = {}
 
@@ -110,7 +117,7 @@ class FakeExecutor:
     def block_bytes(self) -> int:
         """Return the bytes of one block, all layers."""
         num_layers, _, block_size = self._cache.shape
-        return num_layers * block_size * self._cache.itemsize
+        return int(num_layers * block_size * self._cache.itemsize)
 
     def run(self, step: EngineStep, reached: Reached | None = None) -> StepOutput:
         """Compute a step, layer by layer; its time is shared out evenly among the layers."""

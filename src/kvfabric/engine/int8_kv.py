@@ -12,6 +12,7 @@ from torch import Tensor
 from kvfabric.engine.gather_buffer import GatherBuffer
 from kvfabric.engine.kv_layout import SCALE_BYTES, KvLayout
 from kvfabric.engine.kv_tensors import BlockRows, as_bytes, from_bytes
+from kvfabric.engine.transport.pool_shape import pool_shape_of
 
 
 class Int8KvTensors:
@@ -22,13 +23,23 @@ class Int8KvTensors:
     """
 
     def __init__(
-        self, layout: KvLayout, num_blocks: int, device: torch.device, dtype: torch.dtype
+        self,
+        layout: KvLayout,
+        num_blocks: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        memory: memoryview | None = None,
     ) -> None:
-        """Allocate the pool; ``dtype`` is what attention computes in."""
+        """Make the pool; ``dtype`` is what attention computes in, ``memory`` as in plain ones."""
         self.layout, self.num_blocks, self._dtype = layout, num_blocks, dtype
         shape = (layout.num_layers, 2, num_blocks, layout.block_size, layout.num_kv_heads)
-        self.pool = torch.zeros(*shape, layout.head_dim, dtype=torch.int8, device=device)
-        self.scales = torch.zeros(*shape, dtype=torch.float32, device=device)
+        if memory is None:
+            self.pool = torch.zeros(*shape, layout.head_dim, dtype=torch.int8, device=device)
+            self.scales = torch.zeros(*shape, dtype=torch.float32, device=device)
+        else:
+            values, scales = pool_shape_of(layout, num_blocks).views(memory)
+            self.pool = from_bytes(values, torch.int8, (*shape, layout.head_dim))
+            self.scales = from_bytes(scales, torch.float32, shape)
         self._codes = GatherBuffer(torch.int8, device)
         self._factors = GatherBuffer(torch.float32, device)
         self._restored = (GatherBuffer(dtype, device), GatherBuffer(dtype, device))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kvfabric.engine.gather_buffer import GatherBuffer
 from kvfabric.engine.kv_layout import KvLayout
+from kvfabric.engine.transport.pool_shape import pool_shape_of
 
 
 class BlockRows(NamedTuple):
@@ -55,15 +56,26 @@ class PlainKvTensors:
     Wire order: ``[layers, 2, blocks sent, block_size, kv_heads, head_dim]``, little-endian.
     """
 
-    def __init__(self, layout: KvLayout, num_blocks: int, device: torch.device) -> None:
-        """Allocate the pool, zeroed: a padded read must not meet infinities."""
+    def __init__(
+        self,
+        layout: KvLayout,
+        num_blocks: int,
+        device: torch.device,
+        memory: memoryview | None = None,
+    ) -> None:
+        """Make the pool, zeroed: a padded read must not meet infinities.
+
+        ``memory``: where it lies, on the CPU, as ``pool_shape_of`` says; None allocates it.
+        """
         self.layout, self.num_blocks = layout, num_blocks
         dtype: torch.dtype = getattr(torch, layout.kv_dtype)
-        shape = (layout.num_layers, 2, num_blocks, layout.block_size)
-        self.pool = torch.zeros(
-            *shape, layout.num_kv_heads, layout.head_dim, dtype=dtype, device=device
-        )
         heads = (layout.num_kv_heads, layout.head_dim)
+        shape = (layout.num_layers, 2, num_blocks, layout.block_size, *heads)
+        if memory is None:
+            self.pool = torch.zeros(shape, dtype=dtype, device=device)
+        else:
+            (values,) = pool_shape_of(layout, num_blocks).views(memory)
+            self.pool = from_bytes(values, dtype, shape)
         self._blocks = [(kv[0].flatten(1), kv[1].flatten(1)) for kv in self.pool]
         self._slots = [(kv[0].view(-1, *heads), kv[1].view(-1, *heads)) for kv in self.pool]
         self._keys = GatherBuffer(dtype, device)

@@ -1,4 +1,7 @@
-"""A cluster of worker processes on one host, each behind a socket pair, KV blocks over sockets."""
+"""A cluster of worker processes on one host, each behind a socket pair.
+
+KV blocks move by maps of the workers' pools, or another way: ``transport.choose``.
+"""
 
 import secrets
 import socket
@@ -19,6 +22,7 @@ from kvfabric.engine.links import SocketLink, WorkerStartError
 from kvfabric.engine.loop_thread import LoopThread
 from kvfabric.engine.messages import Stop
 from kvfabric.engine.token_streams import OutputSink
+from kvfabric.engine.transport.choose import AUTO, SHARED, SOCKETS
 from kvfabric.engine.worker_main import WorkerProcessSettings
 
 __all__ = ["ProcessCluster", "ProcessLink", "WorkerStartError"]
@@ -101,6 +105,7 @@ class ProcessCluster:
             WorkerStartError: a worker could not start, with its reason.
         """
         self._settings, self._executor = settings, executor
+        self._transport = _transport_of(settings, executor)
         self._cluster = secrets.token_hex(8)
         self._folder = tempfile.TemporaryDirectory(prefix="kvfabric-")
         self._num_started = 0
@@ -137,7 +142,7 @@ class ProcessCluster:
             listen_on=f"unix:{path}",
             cluster=self._cluster,
             transfer_timeout_ns=2 * self._settings.handoff_deadline_ns,
-            transport=self._settings.kv_transport,
+            transport=self._transport,
         )
         return ProcessLink(process)
 
@@ -214,3 +219,17 @@ class ProcessCluster:
         for link in self.links:
             link.join(max(0.0, end_s - time.monotonic()))
         self._folder.cleanup()
+
+
+def _transport_of(settings: ClusterSettings, executor: ExecutorSpec) -> str:
+    """Return how KV blocks move: by maps of the peers' pools only where there are some."""
+    wanted, is_on_cpu = settings.kv_transport, executor.device == "cpu"
+    if wanted == AUTO:
+        return SHARED if is_on_cpu and settings.num_decode else SOCKETS
+    if wanted == SHARED and not is_on_cpu:
+        sys.stderr.write(
+            f"kvfabric: KV cache on {executor.device} cannot be shared between processes; "
+            "it moves over sockets\n"
+        )
+        return SOCKETS
+    return wanted

@@ -52,8 +52,9 @@ class TorchExecutor:
         kv_dtype: str | None = None,
         decode_text: Callable[[Sequence[int]], str] | None = None,
         compiled: bool | None = None,
+        memory: memoryview | None = None,
     ) -> None:
-        """Allocate the KV cache beside the weights.
+        """Make the KV cache, in memory that is given or beside the weights.
 
         Args:
             spec: the model's shape.
@@ -63,23 +64,15 @@ class TorchExecutor:
             kv_dtype: ``int8`` stores K and V in 8 bits; None in the weights' dtype.
             decode_text: the tokenizer's decoding; needed for stop texts only.
             compiled: decode with compiled kernels where they can; None: where they pay.
+            memory: zeros on the CPU, where the KV cache is to lie as ``pool_shape_of`` says.
         """
         dtype, device = weights.embedding.dtype, weights.embedding.device
-        own_dtype = str(dtype).removeprefix("torch.")
-        if kv_dtype not in {None, "int8", own_dtype}:
-            raise ConfigError(f"KV dtype {kv_dtype!r}", hint=f"Write int8 or {own_dtype}")
-        layout = KvLayout(
-            num_layers=spec.num_layers,
-            block_size=block_size,
-            num_kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
-            kv_dtype=kv_dtype or own_dtype,
-        )
+        layout = kv_layout_of(spec, weights, block_size, kv_dtype)
         self.kv: KvTensors
         if kv_dtype == "int8":
-            self.kv = Int8KvTensors(layout, num_blocks, device, dtype)
+            self.kv = Int8KvTensors(layout, num_blocks, device, dtype, memory)
         else:
-            self.kv = PlainKvTensors(layout, num_blocks, device)
+            self.kv = PlainKvTensors(layout, num_blocks, device, memory)
         self._decoder, self._device, self._decode_text = Decoder(spec, weights), device, decode_text
         self._batches = BatchBuilder(block_size, spec.num_kv_heads * spec.head_dim, dtype, device)
         wanted = compiled_decoder.pays(weights) if compiled is None else compiled
@@ -171,6 +164,26 @@ class TorchExecutor:
         if data.nbytes != wanted:
             raise ConfigError(f"{data.nbytes} bytes for blocks of {wanted} bytes")
         self.kv.write_blocks(block_ids, first_layer, end_layer, data)
+
+
+def kv_layout_of(
+    spec: ModelSpec, weights: DecoderWeights, block_size: int, kv_dtype: str | None
+) -> KvLayout:
+    """Return the KV cache of a model in numbers.
+
+    Raises:
+        ConfigError: it cannot be stored in this dtype.
+    """
+    own_dtype = str(weights.embedding.dtype).removeprefix("torch.")
+    if kv_dtype not in {None, "int8", own_dtype}:
+        raise ConfigError(f"KV dtype {kv_dtype!r}", hint=f"Write int8 or {own_dtype}")
+    return KvLayout(
+        num_layers=spec.num_layers,
+        block_size=block_size,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        kv_dtype=kv_dtype or own_dtype,
+    )
 
 
 class _Request:

@@ -10,12 +10,12 @@ import os
 import signal
 import socket
 import sys
+import threading
 from dataclasses import asdict, dataclass
 
 from kvfabric.engine.executor_spec import ExecutorSpec, MadeExecutor, make_executor
 from kvfabric.engine.messages import FromWorker, Hello, Refused, Stop, WorkerFailed
-from kvfabric.engine.transport.block_memory import CopiedBlocks
-from kvfabric.engine.transport.choose import SOCKETS, make_transport
+from kvfabric.engine.transport.choose import SOCKETS, make_transport, maps_pools
 from kvfabric.engine.transport.handshake import Identity
 from kvfabric.engine.transport.port import Deadlines, KvTransport
 from kvfabric.engine.transport_mover import TransportMover, report_to
@@ -54,10 +54,12 @@ class WorkerProcess:
         """Load the model, listen for peers, and say hello."""
         self._control = control
         spec = ExecutorSpec(**settings.executor)  # type: ignore[arg-type]
-        made = make_executor(spec)
+        made = make_executor(spec, is_shared=maps_pools(settings.transport, settings.listen_on))
         transport = self._transport(made, settings)
         mover = TransportMover(transport)
         self._worker = Worker(made.executor, mover, self._tell)
+        if made.pool is not None:
+            threading.Thread(target=made.pool.touch, name="touch", daemon=True).start()
         self._tell(
             Hello(
                 f"{made.model} {made.layout}",
@@ -74,10 +76,11 @@ class WorkerProcess:
         return make_transport(
             settings.transport,
             Identity(model=made.model, layout=made.layout, cluster=settings.cluster),
-            CopiedBlocks(made.executor, made.layout),
+            made.memory,
             report_to(self._tell),
             listen_on=settings.listen_on,
             deadlines=Deadlines(transfer_ns=timeout_ns, early_ns=timeout_ns),
+            pool=made.pool,
         )
 
     def _tell(self, message: FromWorker) -> None:

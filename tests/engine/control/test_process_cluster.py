@@ -42,10 +42,14 @@ def assert_right(outputs: Outputs, asked: Sequence[GenerateRequest]) -> None:
 
 
 @pytest.mark.parametrize("handoff", HandoffMode)
-def test_prefill_and_decode_processes_give_the_right_tokens(handoff: HandoffMode) -> None:
+@pytest.mark.parametrize("kv_transport", ["sockets", "shared"])
+def test_prefill_and_decode_processes_give_the_right_tokens(
+    handoff: HandoffMode, kv_transport: str
+) -> None:
     outputs = Outputs()
     asked = [request(i, range(7 * i, 7 * i + 20 + i), 12) for i in range(30)]
-    with process_cluster(outputs, num_prefill=2, num_decode=2, handoff=handoff) as cluster:
+    settings: dict[str, Any] = {"handoff": handoff, "kv_transport": kv_transport}
+    with process_cluster(outputs, num_prefill=2, num_decode=2, **settings) as cluster:
         for one in asked:
             cluster.loop.submit(one)
         outputs.wait_ended(len(asked))
@@ -76,9 +80,15 @@ def test_a_transport_that_is_not_there_is_named() -> None:
         process_cluster(Outputs(), num_decode=1, kv_transport="pigeon")
 
 
-def test_killed_workers_come_back_and_their_requests_run_elsewhere() -> None:
+@pytest.mark.parametrize("kv_transport", ["sockets", "shared"])
+def test_killed_workers_come_back_and_their_requests_run_elsewhere(kv_transport: str) -> None:
     outputs = Outputs()
-    settings: dict[str, Any] = {"num_prefill": 2, "num_decode": 2, "max_restarts": 5}
+    settings: dict[str, Any] = {
+        "num_prefill": 2,
+        "num_decode": 2,
+        "max_restarts": 5,
+        "kv_transport": kv_transport,
+    }
     asked = [request(i, range(7 * i, 7 * i + 40), 20) for i in range(40)]
     with process_cluster(outputs, step_ns=3_000_000, **settings) as cluster:
         for one in asked[:20]:
@@ -99,10 +109,12 @@ def test_killed_workers_come_back_and_their_requests_run_elsewhere() -> None:
     assert sum(record.num_restarts for record, _ in outputs.ends.values()) > 0
 
 
-def test_a_stopped_decode_worker_costs_its_requests_and_nobody_elses() -> None:
+@pytest.mark.parametrize("kv_transport", ["sockets", "shared"])
+def test_a_stopped_decode_worker_costs_its_requests_and_nobody_elses(kv_transport: str) -> None:
     outputs = Outputs()
     settings: dict[str, Any] = {
         "num_decode": 2,
+        "kv_transport": kv_transport,
         "handoff_deadline_ns": 200_000_000,
         "max_restarts": 3,
     }
@@ -126,13 +138,14 @@ def test_a_worker_that_cannot_start_says_why() -> None:
         ProcessCluster(settings, executor, Outputs())
 
 
-def test_a_closed_cluster_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize("kv_transport", ["sockets", "shared"])
+def test_a_closed_cluster_leaves_nothing_behind(kv_transport: str) -> None:
     def held() -> tuple[int, int]:
         return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
 
     before = held()
     outputs = Outputs()
-    with process_cluster(outputs, num_decode=1) as cluster:
+    with process_cluster(outputs, num_decode=1, kv_transport=kv_transport) as cluster:
         cluster.loop.submit(request(0, range(30)))
         outputs.wait_ended(1)
         cluster.links[0].kill()
@@ -144,9 +157,11 @@ def test_a_closed_cluster_leaves_nothing_behind() -> None:
     assert not Path(cluster._folder.name).exists()
 
 
-def test_lost_workers_come_back_by_themselves() -> None:
+@pytest.mark.parametrize("kv_transport", ["sockets", "shared"])
+def test_lost_workers_come_back_by_themselves(kv_transport: str) -> None:
     outputs = Outputs()
-    with process_cluster(outputs, restarts_lost=True, num_decode=1) as cluster:
+    settings: dict[str, Any] = {"num_decode": 1, "kv_transport": kv_transport}
+    with process_cluster(outputs, restarts_lost=True, **settings) as cluster:
         for worker in (0, 1):
             lost = cluster.links[worker]
             lost.kill()

@@ -77,8 +77,9 @@ def test_a_cluster_gives_the_tokens_of_a_model_without_cache(shape: dict[str, An
     assert list(result.records) == sorted(log.records, key=lambda record: record.request_id)
 
 
-def test_processes_hand_over_the_cache_of_a_real_model() -> None:
-    settings = settings_of(num_decode=1, block_size=4)
+@pytest.mark.parametrize("kv_transport", ["sockets", "shared"])
+def test_processes_hand_over_the_cache_of_a_real_model(kv_transport: str) -> None:
+    settings = settings_of(num_decode=1, block_size=4, kv_transport=kv_transport)
     spec = ExecutorSpec(
         model="random:llama", num_blocks=64, block_size=4, dtype="float32", num_threads=1
     )
@@ -99,3 +100,26 @@ def test_processes_hand_over_the_cache_of_a_real_model() -> None:
     assert first.kv_bytes == first.num_blocks * first.block_bytes
     assert first.num_blocks == 16  # 50 + 12 - 1 tokens in blocks of 4
     assert expected.num_computed_tokens == sum(range(50, 62))
+
+
+@pytest.mark.parametrize("handoff", HandoffMode)
+def test_an_8_bit_cache_moves_alike_by_every_way(handoff: HandoffMode) -> None:
+    """Oracle: one worker, which moves nothing; scales that got lost would change the tokens."""
+    spec = ExecutorSpec(
+        model="random:llama",
+        num_blocks=64,
+        block_size=4,
+        dtype="float32",
+        kv_dtype="int8",
+        num_threads=1,
+    )
+    prompts = [list(range(first, first + 41)) for first in (0, 50, 100)]
+    answers = []
+    shapes: list[dict[str, Any]] = [{}] + [
+        {"num_decode": 1, "handoff": handoff, "kv_transport": name} for name in ("shared", "auto")
+    ]
+    for shape in [*shapes, {**shapes[1], "kv_transport": "sockets"}]:
+        with generator(settings_of(**shape), spec) as running:
+            answers.append([running.generate(prompt, SAMPLING).token_ids for prompt in prompts])
+    assert answers[1:] == [answers[0]] * 3
+    assert len(set(answers[0])) == 3

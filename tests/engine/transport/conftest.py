@@ -1,31 +1,40 @@
 """Workers that are closed at the end of a test, and a check that nothing of them is left."""
 
+import gc
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from transport_workers import MakeWorker, Worker, kv_threads, open_fds
+from transport_workers import MakeWorker, Pool, Worker, kv_threads, mapped_pools, open_fds
 
 
-@pytest.fixture(params=["unix", "tcp"])
-def make_worker(request: pytest.FixtureRequest) -> Iterator[MakeWorker]:
-    """Yield a function that makes workers; afterwards no thread, socket or file is left."""
-    before = open_fds()
+@pytest.fixture(params=["unix", "shared", "tcp"])
+def make_worker(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MakeWorker]:
+    """Yield a function that makes workers; afterwards no thread, socket, file or mapping is left.
+
+    ``shared``: on a Unix socket, with pools that peers map.
+    """
+    monkeypatch.setattr(Pool, "in_shared_memory", request.param == "shared")
+    gc.collect()
+    before = open_fds(), mapped_pools()
     workers: list[Worker] = []
     numbers = count()
     with TemporaryDirectory() as folder:  # short: a socket's path has few bytes
 
         def make(**options: object) -> Worker:
             unix = f"unix:{folder}/{next(numbers)}"
-            listen_on = unix if request.param == "unix" else "tcp:127.0.0.1:0"
+            listen_on = "tcp:127.0.0.1:0" if request.param == "tcp" else unix
             workers.append(Worker(listen_on, **options))  # type: ignore[arg-type]
             return workers[-1]
 
         yield make
-        for worker in workers:
-            worker.transport.close()
+        while workers:
+            workers.pop().close()
+        gc.collect()  # a pool's mapping ends with what holds a view of it
         assert kv_threads() == []
-        assert open_fds() == before
+        assert (open_fds(), mapped_pools()) == before
         assert list(Path(folder).iterdir()) == []

@@ -426,7 +426,7 @@ def test_a_worker_that_comes_back_is_reached_again(make_worker: MakeWorker) -> N
     again.transport.expect(2, whole(1))
     source.transport.send(2, address, whole(1))
     done(source.event_of(2))
-    again.transport.close()
+    again.close()
 
 
 def test_refusals_are_told_apart_from_transfers(make_worker: MakeWorker) -> None:

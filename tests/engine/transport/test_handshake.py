@@ -5,6 +5,7 @@ import pytest
 from transport_workers import LAYOUT, MakeWorker, Pool, done, failed, identity, whole
 
 from kvfabric.engine.transport.address import parse_address
+from kvfabric.engine.transport.greeter import MAPS_POOLS
 from kvfabric.engine.transport.handshake import Identity, greeting
 
 OTHERS = {
@@ -61,7 +62,8 @@ def greet_raw(address: str, data: bytes) -> bytes:
 def test_another_protocol_version_is_named(make_worker: MakeWorker) -> None:
     worker = make_worker()
     answer = greet_raw(worker.address, greeting(identity(), version=7))
-    assert answer == greeting(identity()), "the other side can compare too"
+    says = {} if worker.pool.shared is None else {MAPS_POOLS: 1}
+    assert answer == greeting(identity(), says=says), "the other side can compare too"
     assert worker.refusal().reason == "protocol versions 1 and 7 do not fit together"
 
 

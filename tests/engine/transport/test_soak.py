@@ -1,5 +1,6 @@
 """Thousands of random operations: every transfer ends once, in time, and nothing is left behind."""
 
+import gc
 import random
 from collections import Counter
 from dataclasses import replace
@@ -13,9 +14,11 @@ from transport_workers import (
     NUM_BLOCKS,
     QUICK,
     SECOND,
+    Pool,
     Worker,
     by_layer,
     kv_threads,
+    mapped_pools,
     open_fds,
     wait_until,
     whole,
@@ -35,7 +38,7 @@ class Soak:
     def __init__(self, folder: Path, kind: str, seed: int) -> None:
         self.rng = random.Random(seed)
         self.addresses = [
-            f"unix:{folder / str(i)}" if kind == "unix" else "tcp:127.0.0.1:0"
+            "tcp:127.0.0.1:0" if kind == "tcp" else f"unix:{folder / str(i)}"
             for i in range(NUM_WORKERS)
         ]
         self.workers = [self._start(i) for i in range(NUM_WORKERS)]
@@ -95,7 +98,7 @@ class Soak:
             if index in {source, target}:
                 self.disturbed.add(transfer_id)
         worker = self.workers[index]
-        worker.transport.close()
+        worker.close()
         self.collect()
         self.workers[index] = self._start(index)
         self.workers[index].pool.values[:] = worker.pool.values
@@ -133,9 +136,18 @@ class Soak:
         np.testing.assert_array_equal(sent, self.workers[target].pool.values[:, :, place])
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("unix", 1), ("tcp", 2)])
-def test_random_operations(kind: str, seed: int) -> None:
-    before = open_fds()
+@pytest.mark.parametrize(("kind", "seed"), [("unix", 1), ("tcp", 2), ("shared", 3), ("shared", 4)])
+def test_random_operations(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pool, "in_shared_memory", kind == "shared")
+    gc.collect()
+    before = open_fds(), mapped_pools()
+    soak_once(kind, seed)
+    gc.collect()
+    assert kv_threads() == []
+    assert (open_fds(), mapped_pools()) == before
+
+
+def soak_once(kind: str, seed: int) -> None:
     with TemporaryDirectory() as folder:
         soak = Soak(Path(folder), kind, seed)
         for _ in range(1500):
@@ -155,7 +167,7 @@ def test_random_operations(kind: str, seed: int) -> None:
         assert all(len(free) == NUM_BLOCKS - HALF for free in soak.free)
         expected = [worker.transport._expected for worker in soak.workers]
         wait_until(lambda: sum(table.num_waiting for table in expected) <= 5)  # of strangers
+        pools = [worker.pool.shared for worker in soak.workers]
+        wait_until(lambda: not any(pool.num_stamped for pool in pools if pool is not None))
         for worker in soak.workers:
-            worker.transport.close()
-    assert kv_threads() == []
-    assert open_fds() == before
+            worker.close()

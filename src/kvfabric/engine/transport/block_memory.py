@@ -1,13 +1,14 @@
 """Where KV blocks lie: in one flat pool that sockets read and write directly, or behind copies."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
 from kvfabric.engine.kv_layout import KvLayout
+from kvfabric.engine.transport.block_runs import runs
+from kvfabric.engine.transport.pool_shape import PoolShape
 from kvfabric.engine.transport.port import Piece
 
 
@@ -62,48 +63,38 @@ class CopiedBlocks:
 
 
 class PooledBlocks:
-    """Blocks in one pool ``[layers, 2, blocks, bytes of K or V of a block]``: no copies.
+    """Blocks in one flat pool on the CPU: no copies.
 
-    For values without scales beside them, on the CPU; ``memory`` is writable and of one byte an
-    item.
+    ``memory`` is writable. Wire order: part by part of the pool, each layer by layer, plane by
+    plane.
     """
 
-    def __init__(self, memory: memoryview, layout: KvLayout, num_blocks: int) -> None:
+    def __init__(self, memory: memoryview, shape: PoolShape) -> None:
         """Serve a pool."""
-        self._memory = memory.cast("B")
-        self._num_layers = layout.num_layers
-        self._size = layout.block_bytes_per_layer // 2
-        self._num_blocks = num_blocks
-        num_bytes = layout.num_layers * 2 * num_blocks * self._size
-        assert len(self._memory) == num_bytes, (len(self._memory), num_bytes)
+        self._shape, self._views = shape, shape.views(memory)
 
     def num_bytes(self, piece: Piece) -> int:
         """Return the bytes of a piece."""
-        return (piece.end_layer - piece.first_layer) * 2 * len(piece.block_ids) * self._size
+        num_layers = piece.end_layer - piece.first_layer
+        return num_layers * len(piece.block_ids) * self._shape.block_bytes_per_layer
 
     def outgoing(self, piece: Piece) -> Sequence[memoryview]:
         """Return the pool's own bytes, run by run of neighbouring blocks."""
-        assert 0 <= piece.first_layer <= piece.end_layer <= self._num_layers
-        assert all(0 <= block < self._num_blocks for block in piece.block_ids)
-        size, memory = self._size, self._memory
-        runs = [(first * size, end * size) for first, end in _runs(piece.block_ids)]
-        plane = self._num_blocks * size
-        bases = range(2 * piece.first_layer * plane, 2 * piece.end_layer * plane, plane)
-        return [memory[base + first : base + end] for base in bases for first, end in runs]
+        shape, (block_ids, first_layer, end_layer) = self._shape, piece
+        assert 0 <= first_layer <= end_layer <= shape.num_layers
+        assert all(0 <= block < shape.num_blocks for block in block_ids)
+        places = [(block_ids[start], end - start) for start, end in runs(block_ids)]
+        found = []
+        for (num_planes, size), view in zip(shape.parts, self._views, strict=True):
+            plane = shape.num_blocks * size
+            for base in range(
+                first_layer * num_planes * plane, end_layer * num_planes * plane, plane
+            ):
+                begins = [(base + first * size, count * size) for first, count in places]
+                found += [view[begin : begin + length] for begin, length in begins]
+        return found
 
     incoming = outgoing
 
     def received(self, piece: Piece, views: Sequence[memoryview]) -> None:
         """Do nothing: the bytes are in place."""
-
-
-def _runs(block_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield ``(first, end)`` of each run of consecutive ids, in order."""
-    if not block_ids:
-        return
-    first = block_ids[0]
-    for block, following in pairwise(block_ids):
-        if following != block + 1:
-            yield first, block + 1
-            first = following
-    yield first, block_ids[-1] + 1

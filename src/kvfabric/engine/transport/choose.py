@@ -8,14 +8,33 @@ from kvfabric.engine.transport.handshake import Identity
 from kvfabric.engine.transport.one_sided import OneSidedReader
 from kvfabric.engine.transport.port import BlockMemory, Deadlines, KvTransport, Report
 from kvfabric.engine.transport.pulled_transport import PulledTransport
+from kvfabric.engine.transport.shared_pool import SharedPool
 from kvfabric.engine.transport.socket_transport import SocketTransport
 from kvfabric.engine.transport.staging import StagingArea
 from kvfabric.errors import ConfigError
 
+AUTO: Final = "auto"
+SHARED: Final = "shared"
 SOCKETS: Final = "sockets"
-TRANSPORTS: Final = (SOCKETS, "nixl", "mooncake")
+TRANSPORTS: Final = (AUTO, SHARED, SOCKETS, "nixl", "mooncake")
 STAGING_BYTES: Final = 256 << 20
 _LOOPBACK = ("127.", "::1")
+
+
+def maps_pools(name: str, listen_on: str) -> bool:
+    """Return whether workers are to map each other's KV pools, if the system lets them.
+
+    ``auto`` does so between workers of one host, which listen on Unix sockets.
+
+    Raises:
+        ConfigError: workers of several hosts cannot.
+    """
+    is_one_host = bool(parse_address(listen_on).path)
+    if name == SHARED and not is_one_host:
+        raise ConfigError(
+            f"KV transport {SHARED!r} between hosts", hint=f"Write {SOCKETS}, nixl or mooncake"
+        )
+    return name in {AUTO, SHARED} and is_one_host
 
 
 def make_transport(
@@ -26,14 +45,19 @@ def make_transport(
     *,
     listen_on: str,
     deadlines: Deadlines,
+    pool: SharedPool | None = None,
 ) -> KvTransport:
     """Return a transport that listens for peers.
+
+    ``pool`` is what ``memory`` lies in, if peers may map it; without one, bytes go over sockets.
 
     Raises:
         ConfigError: it is not installed, has no such name, or cannot listen there.
     """
-    if name == SOCKETS:
-        return SocketTransport(identity, memory, report, listen_on=listen_on, deadlines=deadlines)
+    if name in {AUTO, SHARED, SOCKETS}:
+        return SocketTransport(
+            identity, memory, report, listen_on=listen_on, deadlines=deadlines, pool=pool
+        )
     area = StagingArea(STAGING_BYTES)
     reader = _reader(name, area, listen_on)
     return PulledTransport(

@@ -4,6 +4,7 @@ The calls of a ``Connection`` are for that thread, except ``wake``, ``post`` and
 """
 
 import contextlib
+import os
 import select
 import socket
 import threading
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from kvfabric.engine.transport.frames import (
     HEADER_BYTES,
-    MAX_REASON_BYTES,
+    MAX_HEARD_BYTES,
     Frame,
     Kind,
     ProtocolError,
@@ -21,6 +22,7 @@ from kvfabric.engine.transport.frames import (
     printable,
     reason_bytes,
     unpack,
+    unpack_ids,
 )
 from kvfabric.engine.transport.scatter_list import ScatterList
 
@@ -35,10 +37,11 @@ class ConnectionEndedError(Exception):
 
 
 class Heard(NamedTuple):
-    """A frame from the peer, and its reason; the bytes of DATA are still to be read."""
+    """A frame from the peer, its reason or block ids; the bytes of DATA are still to be read."""
 
     frame: Frame
     reason: str = ""
+    block_ids: tuple[int, ...] = ()
 
 
 def now_ns() -> int:
@@ -61,7 +64,7 @@ class Connection:
         self._wakened.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._wakened, select.POLLIN)
-        self._header = bytearray(HEADER_BYTES + MAX_REASON_BYTES)
+        self._header = bytearray(HEADER_BYTES + MAX_HEARD_BYTES)
         self._num_read = 0
         self._frame: Frame | None = None
         self._posted: deque[bytes] = deque()
@@ -191,7 +194,10 @@ class Connection:
         if not self._fill(end):
             return None
         self._frame, self._num_read = None, 0
-        return Heard(frame, printable(self._header[HEADER_BYTES:end]))
+        behind = self._header[HEADER_BYTES:end]
+        if frame.kind is Kind.BLOCKS:
+            return Heard(frame, block_ids=unpack_ids(behind))
+        return Heard(frame, printable(behind))
 
     def _fill(self, end: int) -> bool:
         view = memoryview(self._header)
@@ -232,6 +238,38 @@ class Connection:
             if not got:
                 self._wait_in_time(to_write=False, deadline_ns=deadline_ns)
         return bytes(data)
+
+    def send_fd(self, fd: int, deadline_ns: int) -> None:
+        """Hand a file descriptor to the peer; raises ConnectionEndedError at the deadline."""
+        while True:
+            try:
+                socket.send_fds(self.sock, [b"P"], [fd])
+            except BlockingIOError:
+                self._wait_in_time(to_write=True, deadline_ns=deadline_ns)
+            else:
+                return
+
+    def receive_fd(self, deadline_ns: int) -> int:
+        """Wait for a file descriptor; the caller closes it.
+
+        Raises:
+            ConnectionEndedError: it did not come in time.
+            ProtocolError: something else came.
+        """
+        while True:
+            try:
+                data, fds, flags, _ = socket.recv_fds(self.sock, 1, 1, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                self._wait_in_time(to_write=False, deadline_ns=deadline_ns)
+            else:
+                break
+        if not data:
+            raise ConnectionEndedError("the peer closed the connection")
+        if len(fds) == 1 and not flags & socket.MSG_CTRUNC:
+            return fds[0]
+        for fd in fds:
+            os.close(fd)
+        raise ProtocolError("the peer passed something else than one file descriptor")
 
     def _wait_in_time(self, *, to_write: bool, deadline_ns: int) -> None:
         self.wait(to_write=to_write, to_read=not to_write, deadline_ns=deadline_ns)

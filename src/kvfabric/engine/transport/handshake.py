@@ -1,11 +1,13 @@
 """Who may exchange blocks: both sides greet first, compare, and refuse with the same reason.
 
-A greeting is a magic word, the protocol version, a length of at most 4 KiB, and JSON.
+A greeting is a magic word, the protocol version, a length of at most 4 KiB, and JSON. What else it
+says than what is compared is for those who know it.
 """
 
 import hashlib
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from kvfabric.engine.kv_layout import KvLayout
@@ -63,22 +65,26 @@ class Identity:
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
-def greeting(identity: Identity, version: int = PROTOCOL_VERSION) -> bytes:
-    """Return what a side sends first."""
-    body = json.dumps(identity.fields()).encode()
+def greeting(
+    identity: Identity, version: int = PROTOCOL_VERSION, says: Mapping[str, int] | None = None
+) -> bytes:
+    """Return what a side sends first; ``says`` stands beside the identity."""
+    body = json.dumps(identity.fields() | dict(says or {})).encode()
     assert len(body) <= MAX_GREETING_BYTES, "names of models and clusters are short"
     return _PREFIX.pack(_MAGIC, version, len(body)) + body
 
 
-def greet(connection: Connection, identity: Identity, deadline_ns: int) -> None:
-    """Send a greeting, wait for the peer's and compare them.
+def greet(
+    connection: Connection, identity: Identity, deadline_ns: int, says: Mapping[str, int]
+) -> dict[str, object]:
+    """Send a greeting, wait for the peer's, compare them, and return what the peer says.
 
     Raises:
         HandshakeError: the peers do not fit together.
         ProtocolError: what the peer sent is no greeting.
         ConnectionEndedError: it did not greet in time.
     """
-    connection.send_all(greeting(identity), deadline_ns)
+    connection.send_all(greeting(identity, says=says), deadline_ns)
     prefix = connection.receive_exactly(_PREFIX.size, deadline_ns)
     magic, version, size = _PREFIX.unpack(prefix)
     if magic != _MAGIC or size > MAX_GREETING_BYTES:
@@ -87,10 +93,12 @@ def greet(connection: Connection, identity: Identity, deadline_ns: int) -> None:
     if version != PROTOCOL_VERSION:
         low, high = sorted((version, PROTOCOL_VERSION))
         raise HandshakeError(f"protocol versions {low} and {high} do not fit together")
-    compare(identity.fields(), _read(body))
+    theirs = _read(body)
+    compare(identity.fields(), theirs)
+    return theirs
 
 
-def _read(body: bytes) -> dict[str, str | int]:
+def _read(body: bytes) -> dict[str, object]:
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
@@ -100,7 +108,7 @@ def _read(body: bytes) -> dict[str, str | int]:
     return fields
 
 
-def compare(ours: dict[str, str | int], theirs: dict[str, str | int]) -> None:
+def compare(ours: Mapping[str, object], theirs: Mapping[str, object]) -> None:
     """Raise HandshakeError with the first difference, in the same words on both sides."""
     for key, word in _WORDS.items():
         mine, other = ours[key], theirs.get(key)

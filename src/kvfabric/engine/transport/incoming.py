@@ -8,6 +8,7 @@ from kvfabric.engine.transport.connection import Connection, now_ns
 from kvfabric.engine.transport.frames import Frame
 from kvfabric.engine.transport.port import BlockMemory, Piece
 from kvfabric.engine.transport.scatter_list import ScatterList
+from kvfabric.engine.transport.shared_pool import MappedPool
 
 _FILL_BYTES = 1 << 19  # asked of the socket at once
 
@@ -31,6 +32,7 @@ class Incoming:
         pieces: none of them empty.
         teller: the connection it comes by, once a sender has offered it.
         start_ns: when it was offered.
+        is_copied: whether blocks were copied from the sender's pool; a stamp vouches for them.
     """
 
     def __init__(
@@ -47,13 +49,16 @@ class Incoming:
         self.num_bytes = sum(map(memory.num_bytes, pieces))
         self.teller: Teller | None = None
         self.start_ns = asked_ns
+        self.is_copied = False
         self._memory = memory
         self._lock = threading.Lock()
+        self._end_lock = threading.Lock()
         self._is_over = False
         self._num_done = 0  # pieces
         self._views: Sequence[memoryview] = ()  # of the piece under way
         self._left = ScatterList(())
         self._offset = 0
+        self._num_copied = 0  # blocks of the piece under way
 
     # ------------------------------------------------------------------ from any thread
 
@@ -62,10 +67,11 @@ class Incoming:
 
         Who gets True reports how the transfer ended.
         """
-        with self._lock:
-            was_over, self._is_over = self._is_over, True
+        with self._end_lock:
+            was_over, self._is_over = self._is_over, True  # nothing more begins
+        with self._lock:  # what has begun is over
             self._views, self._left = (), ScatterList(())
-            return not was_over
+        return not was_over
 
     @property
     def stage(self) -> str:
@@ -97,7 +103,8 @@ class Incoming:
             expected = (self._num_done, *piece[1:], len(piece.block_ids), size, self._offset)
             layers = frame.first_layer, frame.end_layer
             sent = (frame.piece, *layers, frame.num_blocks, frame.num_bytes, frame.offset)
-            if sent != expected or not 0 < frame.num_behind <= size - self._offset:
+            is_fit = 0 < frame.num_behind <= size - self._offset and not self._num_copied
+            if sent != expected or not is_fit:
                 return (
                     "piece, layers, blocks, bytes and offset sent are "
                     f"{sent}, expected {expected}; {frame.num_behind} bytes follow"
@@ -120,6 +127,37 @@ class Incoming:
                 self._num_done += 1
                 self._views, self._offset = (), 0
             return num_bytes
+
+    def copy(self, frame: Frame, block_ids: Sequence[int], peer: MappedPool) -> str:
+        """Copy blocks that a BLOCKS frame names; return what of it is not as expected, or nothing.
+
+        ``peer``, the sender's pool, is read once all is compared.
+        """
+        with self._lock:
+            if self._is_over:
+                return ""
+            if self._num_done == len(self.pieces):
+                return "more blocks came than were offered"
+            piece = self.pieces[self._num_done]
+            own_ids, first_layer, end_layer = piece
+            size, start = self._memory.num_bytes(piece), self._num_copied
+            expected = (self._num_done, *piece[1:], len(own_ids), size, start)
+            layers = frame.first_layer, frame.end_layer
+            sent = (frame.piece, *layers, frame.num_blocks, frame.num_bytes, frame.offset)
+            end = start + len(block_ids)
+            is_fit = start < end <= len(own_ids) and not self._offset
+            if sent != expected or not is_fit:
+                return (
+                    "piece, layers, blocks, bytes and first block sent are "
+                    f"{sent}, expected {expected}; {len(block_ids)} blocks follow"
+                )
+            if max(block_ids) >= peer.num_blocks:
+                return f"block {max(block_ids)} of a pool of {peer.num_blocks} blocks"
+            peer.copy(own_ids[start:end], block_ids, slice(first_layer, end_layer))
+            self.is_copied, self._num_copied = True, end
+            if end == len(own_ids):
+                self._num_done, self._num_copied = self._num_done + 1, 0
+            return ""
 
     @property
     def is_complete(self) -> bool:

@@ -3,9 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kvfabric.engine.transport.frames import MAX_DATA_BYTES, MAX_PIECES, Frame, Kind
+from kvfabric.engine.transport.frames import (
+    MAX_DATA_BYTES,
+    MAX_IDS,
+    MAX_PIECES,
+    Frame,
+    Kind,
+    pack_ids,
+)
 from kvfabric.engine.transport.port import BlockMemory, Piece
 from kvfabric.engine.transport.scatter_list import ScatterList
+from kvfabric.engine.transport.shared_pool import Stamp
+
+# A BLOCKS frame holds a sixteenth of its transfer: fewer and larger turns copy faster (64 MiB in
+# turns of 4 MiB a seventh faster than of 2), smaller ones let short transfers through sooner.
+_TURNS, _LEAST_PER_TURN, _MOST_PER_TURN = 16, 1 << 21, 1 << 23
 
 
 def worth_sending(pieces: Sequence[Piece], memory: BlockMemory) -> tuple[Piece, ...]:
@@ -29,6 +41,7 @@ class Outgoing:
         start_ns: when it was asked for.
         deadline_ns: when it fails unless acknowledged.
         stage: what it waits for, in words that follow "not done in time: ".
+        stamp: tells the peer that copies blocks that they are still there; None: bytes are sent.
     """
 
     transfer_id: int
@@ -39,14 +52,52 @@ class Outgoing:
     stage: str = "the peer did not expect it"
     is_granted: bool = False
     is_sent: bool = False
+    stamp: Stamp | None = None
     _num_begun: int = 0
     _piece_bytes: int = 0
+    _num_shown: int = 0  # blocks of the piece under way
     _left: ScatterList = field(default_factory=lambda: ScatterList(()))
 
     def offer(self) -> Frame:
         """Return the frame that asks the peer."""
         num_pieces = len(self.pieces)
         return Frame(Kind.OFFER, self.transfer_id, num_pieces=num_pieces, num_bytes=self.num_bytes)
+
+    def end(self) -> Frame:
+        """Return the frame that says that all is sent."""
+        if self.stamp is None:
+            return Frame(Kind.END, self.transfer_id)
+        slot, serial = self.stamp
+        return Frame(Kind.END, self.transfer_id, num_bytes=serial, offset=slot)
+
+    def next_blocks(self, memory: BlockMemory) -> tuple[Frame, ScatterList] | None:
+        """Return the next BLOCKS frame and its ids, or None when all are sent.
+
+        A part of them at a time, so that transfers take turns.
+        """
+        if self._num_begun == len(self.pieces):
+            return None
+        piece = self.pieces[self._num_begun]
+        block_ids, first_layer, end_layer = piece
+        size, start = memory.num_bytes(piece), self._num_shown
+        turn = min(max(self.num_bytes // _TURNS, _LEAST_PER_TURN), _MOST_PER_TURN)
+        most = max(1, min(MAX_IDS, turn * len(block_ids) // size))
+        ids = pack_ids(block_ids[start : start + most])
+        frame = Frame(
+            Kind.BLOCKS,
+            self.transfer_id,
+            num_behind=len(ids),
+            num_bytes=size,
+            piece=self._num_begun,
+            first_layer=first_layer,
+            end_layer=end_layer,
+            num_blocks=len(block_ids),
+            offset=start,
+        )
+        self._num_shown += most
+        if self._num_shown >= len(block_ids):
+            self._num_begun, self._num_shown = self._num_begun + 1, 0
+        return frame, ScatterList([memoryview(ids)])
 
     def next_data(self, memory: BlockMemory) -> tuple[Frame, ScatterList] | None:
         """Return the next DATA frame and its bytes, or None when all are sent."""

@@ -15,7 +15,8 @@ from kvfabric.engine.transport.connection import (
     reason_of,
 )
 from kvfabric.engine.transport.frames import Frame, Kind, ProtocolError
-from kvfabric.engine.transport.handshake import HandshakeError, Identity, greet
+from kvfabric.engine.transport.greeter import Greeter
+from kvfabric.engine.transport.handshake import HandshakeError
 from kvfabric.engine.transport.outgoing import Outgoing
 from kvfabric.engine.transport.port import (
     BlockMemory,
@@ -37,22 +38,23 @@ class SendingPeer:
     """All transfers to one peer. It ends with its connection; the next transfer needs a new one.
 
     ``_lock`` guards all state, and is held while the source's blocks are read: a transfer that was
-    cancelled is not read any more. Events are reported without it.
+    cancelled is not read any more. What a peer copies by itself it drops once the stamp is wiped,
+    which happens before anybody is told that a transfer is over. Events are reported without it.
     """
 
     def __init__(
         self,
         address: Address,
-        identity: Identity,
+        greeter: Greeter,
         memory: BlockMemory,
         deadlines: Deadlines,
         report: Report,
     ) -> None:
         """Prepare a socket; OSError if there is none left."""
-        self._address, self._identity = address, identity
+        self._address, self._greeter = address, greeter
         self._memory, self._deadlines, self._report = memory, deadlines, report
         sock = socket.socket(address.family, socket.SOCK_STREAM)
-        self._connection = Connection(sock, identity.digest, deadlines.stall_ns)
+        self._connection = Connection(sock, greeter.digest, deadlines.stall_ns)
         self._lock = threading.Lock()
         self._transfers: dict[int, Outgoing] = {}
         self._turns: deque[Outgoing] = deque()  # granted, not sent
@@ -60,6 +62,7 @@ class SendingPeer:
         self._data_owner: Outgoing | None = None
         self._events: list[TransportEvent] = []  # to be reported without the lock
         self._is_ended = False
+        self._is_mapped = False  # the peer has this worker's pool
         self._thread = threading.Thread(target=self._run, name=f"kv-send {address}", daemon=True)
 
     # ------------------------------------------------------------------ from any thread
@@ -114,7 +117,8 @@ class SendingPeer:
         reason = "the transport broke down"
         try:
             self._connect()
-            greet(self._connection, self._identity, self._soon(self._deadlines.handshake_ns))
+            deadline_ns = self._soon(self._deadlines.handshake_ns)
+            self._is_mapped = self._greeter.greet_receiver(self._connection, deadline_ns)
             self._serve()
         except (OSError, ProtocolError, HandshakeError, ConnectionEndedError) as error:
             reason = reason_of(error)
@@ -128,6 +132,8 @@ class SendingPeer:
             self._transfers.clear()
             self._turns.clear()
             self._data, self._data_owner = ScatterList(()), None
+            for outgoing in left:
+                self._wipe(outgoing)
             self._connection.close()
         self._events += [_failed(outgoing, f"{reason} ({self._address})") for outgoing in left]
         self._report_events()
@@ -197,10 +203,13 @@ class SendingPeer:
         match heard.frame.kind:
             case Kind.GRANT if outgoing and not outgoing.is_granted:
                 outgoing.is_granted = True
+                if self._is_mapped and self._greeter.pool is not None:
+                    outgoing.stamp = self._greeter.pool.stamp()  # None: bytes then
                 outgoing.stage = "the peer did not take all bytes"
                 self._turns.append(outgoing)
             case Kind.ACK if outgoing and outgoing.is_sent:
                 del self._transfers[outgoing.transfer_id]
+                self._wipe(outgoing)
                 duration_ns = now_ns() - outgoing.start_ns
                 self._events.append(
                     TransferDone(outgoing.transfer_id, Side.SOURCE, outgoing.num_bytes, duration_ns)
@@ -224,12 +233,19 @@ class SendingPeer:
 
     def _drop(self, outgoing: Outgoing, reason: str) -> None:
         """Read nothing of a transfer any more, and say so to the peer."""
+        self._wipe(outgoing)
         if outgoing in self._turns:
             self._turns.remove(outgoing)
         if outgoing is self._data_owner:
             self._data.blank()
             self._data_owner = None
         self._connection.post(Frame(Kind.CANCEL, outgoing.transfer_id), reason)
+
+    def _wipe(self, outgoing: Outgoing) -> None:
+        """Let the peer take nothing that it copies from now on."""
+        if outgoing.stamp is not None and self._greeter.pool is not None:
+            self._greeter.pool.wipe(outgoing.stamp)
+            outgoing.stamp = None
 
     def _pump_some(self) -> bool:
         """Send a few calls' worth; return False once there is nothing to do or no room."""
@@ -248,16 +264,22 @@ class SendingPeer:
         return True
 
     def _begin_frame(self, outgoing: Outgoing) -> None:
-        data = outgoing.next_data(self._memory)
+        data = self._next(outgoing)
         if data is None:
             outgoing.is_sent = True
             outgoing.stage = "the peer did not acknowledge it"
-            self._connection.post(Frame(Kind.END, outgoing.transfer_id))
+            self._connection.post(outgoing.end())
             return
         frame, views = data
         self._data_owner = outgoing
         self._data = self._connection.with_header(frame, views)
         self._turns.append(outgoing)
+
+    def _next(self, outgoing: Outgoing) -> tuple[Frame, ScatterList] | None:
+        """Return what to send next: ids of blocks if the peer can copy them, else bytes."""
+        if outgoing.stamp is None:
+            return outgoing.next_data(self._memory)
+        return outgoing.next_blocks(self._memory)
 
 
 def _failed(outgoing: Outgoing, reason: str) -> TransferFailed:

@@ -14,6 +14,7 @@ from pathlib import Path
 from kvfabric.engine.transport.address import Address, listen, parse_address
 from kvfabric.engine.transport.connection import NS_PER_MS, now_ns, reason_of
 from kvfabric.engine.transport.expected import ExpectedTransfers
+from kvfabric.engine.transport.greeter import Greeter
 from kvfabric.engine.transport.handshake import Identity
 from kvfabric.engine.transport.outgoing import Outgoing, worth_sending
 from kvfabric.engine.transport.port import (
@@ -27,6 +28,7 @@ from kvfabric.engine.transport.port import (
 )
 from kvfabric.engine.transport.receiver import ReceivingPeer
 from kvfabric.engine.transport.sender import SendingPeer
+from kvfabric.engine.transport.shared_pool import SharedPool
 
 MAX_CONNECTIONS = 256
 _RETRY_MS = 50  # after the system had no socket left
@@ -43,6 +45,7 @@ class SocketTransport:
         *,
         listen_on: str = "tcp:127.0.0.1:0",
         deadlines: Deadlines | None = None,
+        pool: SharedPool | None = None,
     ) -> None:
         """Listen for peers.
 
@@ -53,11 +56,14 @@ class SocketTransport:
             listen_on: on this host only unless told otherwise; nothing is encrypted, and whoever
                 reaches it and knows the identity can offer blocks that are expected.
             deadlines: None takes the defaults.
+            pool: what ``memory`` lies in, if peers of this host may map it: between two workers on
+                a Unix socket that both have one, the receiver copies blocks, and no KV byte goes
+                through the socket.
 
         Raises:
             ConfigError: it cannot listen there.
         """
-        self._identity, self._memory, self._report = identity, memory, report
+        self._greeter, self._memory, self._report = Greeter(identity, pool), memory, report
         self._deadlines = deadlines or Deadlines()
         self._listener, self._address = listen(parse_address(listen_on))
         self._waker, self._wakened = socket.socketpair()
@@ -101,7 +107,7 @@ class SocketTransport:
         sender = self._senders.get(address)
         if sender is not None and sender.submit(outgoing):
             return
-        fresh = SendingPeer(address, self._identity, self._memory, self._deadlines, self._report)
+        fresh = SendingPeer(address, self._greeter, self._memory, self._deadlines, self._report)
         known = [*self._old_senders, *self._senders.values()]
         self._old_senders = [one for one in known if one.is_ended and one.is_alive]
         self._senders = {at: one for at, one in self._senders.items() if not one.is_ended}
@@ -181,7 +187,7 @@ class SocketTransport:
             receiver = ReceivingPeer(
                 sock,
                 name,
-                self._identity,
+                self._greeter,
                 self._expected,
                 deadlines=self._deadlines,
                 report=self._report,

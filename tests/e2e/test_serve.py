@@ -134,8 +134,10 @@ def test_workers_of_other_hosts_join_the_server(monkeypatch: pytest.MonkeyPatch)
     [
         (["serve", "--workers-on", "127.0.0.1:0"], "--worker-token: workers join from other"),
         (
-            ["serve", "--workers-on", "127.0.0.1:0", "--worker-token", "x" * 16]
-            + ["--prefill", "1", "--decode", "1", "--kv-transport", "shared"],
+            [
+                *("serve", "--workers-on", "127.0.0.1:0", "--worker-token", "x" * 16),
+                *("--prefill", "1", "--decode", "1", "--kv-transport", "shared"),
+            ],
             "--kv-transport shared: workers on other hosts cannot map",
         ),
         (["worker", "--join", "here:1", "--role", "decode"], "--worker-token: no token"),

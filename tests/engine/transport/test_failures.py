@@ -310,6 +310,9 @@ def test_a_receiver_that_never_acknowledges(make_worker: MakeWorker) -> None:
         worker.transport.send(2, listener.address, whole(1))
         peer.hear_kind(Kind.OFFER)
         peer.sock.close()
+        again = listener.accept()  # it might have been closed before the offer
+        assert again.hear_kind(Kind.OFFER)[0].transfer_id == 2
+        again.sock.close()
         assert "connection" in failed(worker.event_of(2))
 
 
@@ -427,6 +430,33 @@ def test_a_worker_that_comes_back_is_reached_again(make_worker: MakeWorker) -> N
     source.transport.send(2, address, whole(1))
     done(source.event_of(2))
     again.close()
+
+
+def test_an_offer_on_a_connection_that_the_peer_had_closed_is_made_again(
+    make_worker: MakeWorker,
+) -> None:
+    """A peer that restarts, or closes as idle, may be sent to before its end is noticed."""
+    worker = make_worker()
+    with raw_listener() as listener:
+        worker.transport.send(1, listener.address, whole(1))
+        old = listener.accept()
+        old.hear_kind(Kind.OFFER)
+        for transfer_id in (2, 3):
+            worker.transport.send(transfer_id, listener.address, whole(2))
+            old.hear_kind(Kind.OFFER)
+        old.tell(Frame(Kind.GRANT, 3))
+        old.hear_kind(Kind.DATA)
+        old.sock.close()
+        assert "connection" in failed(worker.event_of(3)), "granted: the peer may have some of it"
+        new = listener.accept()
+        assert new.hear_kind(Kind.OFFER)[0].transfer_id == 2
+        new.tell(Frame(Kind.GRANT, 2))
+        new.hear_kind(Kind.DATA)
+        new.hear_kind(Kind.END)
+        new.tell(Frame(Kind.ACK, 2))
+        done(worker.event_of(2))
+        assert "connection" in failed(worker.event_of(1)), "offered on a new connection"
+        new.sock.close()
 
 
 def test_refusals_are_told_apart_from_transfers(make_worker: MakeWorker) -> None:

@@ -36,6 +36,10 @@ class ConnectionEndedError(Exception):
     """The peer is gone, does not move, or this side closes; the text is the reason."""
 
 
+class PeerClosedError(ConnectionEndedError):
+    """The peer closed its end."""
+
+
 class Heard(NamedTuple):
     """A frame from the peer, its reason or block ids; the bytes of DATA are still to be read."""
 
@@ -215,7 +219,7 @@ class Connection:
         except BlockingIOError:
             return 0
         if not num_bytes:
-            raise ConnectionEndedError("the peer closed the connection")
+            raise PeerClosedError("the peer closed the connection")
         self._moved_ns = now_ns()
         return num_bytes
 
@@ -264,7 +268,7 @@ class Connection:
             else:
                 break
         if not data:
-            raise ConnectionEndedError("the peer closed the connection")
+            raise PeerClosedError("the peer closed the connection")
         if len(fds) == 1 and not flags & socket.MSG_CTRUNC:
             return fds[0]
         for fd in fds:

@@ -41,6 +41,8 @@ class Outgoing:
         start_ns: when it was asked for.
         deadline_ns: when it fails unless acknowledged.
         stage: what it waits for, in words that follow "not done in time: ".
+        may_move: it was offered on a connection that another transfer began. Should the peer turn
+            out to have closed that, and have granted nothing, it is offered on a new one instead.
         stamp: tells the peer that copies blocks that they are still there; None: bytes are sent.
     """
 
@@ -52,6 +54,7 @@ class Outgoing:
     stage: str = "the peer did not expect it"
     is_granted: bool = False
     is_sent: bool = False
+    may_move: bool = False
     stamp: Stamp | None = None
     _num_begun: int = 0
     _piece_bytes: int = 0

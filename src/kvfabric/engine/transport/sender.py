@@ -5,12 +5,14 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 
 from kvfabric.engine.transport.address import Address
 from kvfabric.engine.transport.connection import (
     Connection,
     ConnectionEndedError,
     Heard,
+    PeerClosedError,
     now_ns,
     reason_of,
 )
@@ -32,6 +34,7 @@ from kvfabric.engine.transport.scatter_list import ScatterList
 _RETRY_S = 0.005
 _CALLS_PER_TURN = 8  # then the peer is heard, and others may take the lock
 _BUSY = (errno.EAGAIN, errno.EWOULDBLOCK)
+_CLOSED = (errno.ECONNRESET, errno.EPIPE)
 
 
 class SendingPeer:
@@ -49,10 +52,15 @@ class SendingPeer:
         memory: BlockMemory,
         deadlines: Deadlines,
         report: Report,
+        move: Callable[[Sequence[Outgoing]], Sequence[Outgoing]],
     ) -> None:
-        """Prepare a socket; OSError if there is none left."""
+        """Prepare a socket; OSError if there is none left.
+
+        ``move`` offers transfers on a new connection, and returns those that it cannot.
+        """
         self._address, self._greeter = address, greeter
         self._memory, self._deadlines, self._report = memory, deadlines, report
+        self._move = move
         sock = socket.socket(address.family, socket.SOCK_STREAM)
         self._connection = Connection(sock, greeter.digest, deadlines.stall_ns)
         self._lock = threading.Lock()
@@ -76,6 +84,7 @@ class SendingPeer:
         with self._lock:
             if self._is_ended:
                 return False
+            outgoing.may_move = self._thread.ident is not None  # another transfer began to connect
             self._transfers[outgoing.transfer_id] = outgoing
             self._connection.post(outgoing.offer())
             return True
@@ -114,7 +123,7 @@ class SendingPeer:
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        reason = "the transport broke down"
+        reason, is_closed = "the transport broke down", False
         try:
             self._connect()
             deadline_ns = self._soon(self._deadlines.handshake_ns)
@@ -122,10 +131,14 @@ class SendingPeer:
             self._serve()
         except (OSError, ProtocolError, HandshakeError, ConnectionEndedError) as error:
             reason = reason_of(error)
+            is_closed = isinstance(error, PeerClosedError) or (
+                isinstance(error, OSError) and error.errno in _CLOSED
+            )
         finally:
-            self._end(reason)
+            self._end(reason, is_closed=is_closed)
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, *, is_closed: bool) -> None:
+        """Let nothing be under way here any more; the peer may have closed long ago, unnoticed."""
         with self._lock:
             self._is_ended = True
             left = list(self._transfers.values())
@@ -135,6 +148,10 @@ class SendingPeer:
             for outgoing in left:
                 self._wipe(outgoing)
             self._connection.close()
+        if is_closed:
+            moved = [one for one in left if one.may_move and not one.is_granted]
+            stuck = self._move(moved) if moved else ()
+            left = [one for one in left if one not in moved or one in stuck]
         self._events += [_failed(outgoing, f"{reason} ({self._address})") for outgoing in left]
         self._report_events()
 

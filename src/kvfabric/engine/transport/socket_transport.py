@@ -9,6 +9,7 @@ import select
 import socket
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from kvfabric.engine.transport.address import Address, listen, parse_address
@@ -107,13 +108,32 @@ class SocketTransport:
         sender = self._senders.get(address)
         if sender is not None and sender.submit(outgoing):
             return
-        fresh = SendingPeer(address, self._greeter, self._memory, self._deadlines, self._report)
+        fresh = SendingPeer(
+            address,
+            self._greeter,
+            self._memory,
+            self._deadlines,
+            self._report,
+            partial(self._move, address),
+        )
         known = [*self._old_senders, *self._senders.values()]
         self._old_senders = [one for one in known if one.is_ended and one.is_alive]
         self._senders = {at: one for at, one in self._senders.items() if not one.is_ended}
         self._senders[address] = fresh
         fresh.submit(outgoing)
         fresh.start()
+
+    def _move(self, address: Address, moved: Sequence[Outgoing]) -> Sequence[Outgoing]:
+        """Offer transfers whose connection had ended on a new one; return those that cannot be."""
+        with self._lock:
+            if self._is_closed:
+                return moved
+            for place, outgoing in enumerate(moved):
+                try:
+                    self._submit(address, outgoing)
+                except OSError:  # the system has no socket left
+                    return moved[place:]
+        return ()
 
     def expect(
         self, transfer_id: int, pieces: Sequence[Piece], *, timeout_ns: int | None = None
@@ -124,10 +144,9 @@ class SocketTransport:
 
     def cancel(self, transfer_id: int) -> bool:
         """Stop a transfer; see ``port.KvTransport``."""
-        with self._lock:
-            senders = list(self._senders.values())
-        if any(sender.cancel(transfer_id) for sender in senders):
-            return True
+        with self._lock:  # so that none is on its way to a new connection
+            if any(sender.cancel(transfer_id) for sender in self._senders.values()):
+                return True
         return self._expected.cancel(transfer_id)
 
     def _check_open(self) -> None:

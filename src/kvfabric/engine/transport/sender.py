@@ -52,11 +52,11 @@ class SendingPeer:
         memory: BlockMemory,
         deadlines: Deadlines,
         report: Report,
-        move: Callable[[Sequence[Outgoing]], Sequence[Outgoing]],
+        move: Callable[["SendingPeer"], Sequence[Outgoing]],
     ) -> None:
         """Prepare a socket; OSError if there is none left.
 
-        ``move`` offers transfers on a new connection, and returns those that it cannot.
+        ``move`` offers what ``take_movable`` gives on a new connection, and returns what it cannot.
         """
         self._address, self._greeter = address, greeter
         self._memory, self._deadlines, self._report = memory, deadlines, report
@@ -112,6 +112,15 @@ class SendingPeer:
             self._drop(outgoing, "the sender cancelled it")
             return True
 
+    def take_movable(self) -> Sequence[Outgoing]:
+        """Take no more transfers, and give up those that another connection can take on."""
+        with self._lock:
+            self._is_ended = True
+            moved = [one for one in self._transfers.values() if one.may_move and not one.is_granted]
+            for outgoing in moved:
+                del self._transfers[outgoing.transfer_id]
+            return moved
+
     def stop(self) -> None:
         """Let the thread end soon; ``join`` waits for it."""
         self._connection.stop()
@@ -139,19 +148,16 @@ class SendingPeer:
 
     def _end(self, reason: str, *, is_closed: bool) -> None:
         """Let nothing be under way here any more; the peer may have closed long ago, unnoticed."""
+        stuck = self._move(self) if is_closed else ()
         with self._lock:
             self._is_ended = True
-            left = list(self._transfers.values())
+            left = [*self._transfers.values(), *stuck]
             self._transfers.clear()
             self._turns.clear()
             self._data, self._data_owner = ScatterList(()), None
             for outgoing in left:
                 self._wipe(outgoing)
             self._connection.close()
-        if is_closed:
-            moved = [one for one in left if one.may_move and not one.is_granted]
-            stuck = self._move(moved) if moved else ()
-            left = [one for one in left if one not in moved or one in stuck]
         self._events += [_failed(outgoing, f"{reason} ({self._address})") for outgoing in left]
         self._report_events()
 

@@ -123,11 +123,15 @@ class SocketTransport:
         fresh.submit(outgoing)
         fresh.start()
 
-    def _move(self, address: Address, moved: Sequence[Outgoing]) -> Sequence[Outgoing]:
-        """Offer transfers whose connection had ended on a new one; return those that cannot be."""
+    def _move(self, address: Address, ended: SendingPeer) -> Sequence[Outgoing]:
+        """Offer transfers whose connection had ended on a new one; return those that cannot be.
+
+        Under the lock from the old one to the new one, so that ``cancel`` finds them in either.
+        """
         with self._lock:
             if self._is_closed:
-                return moved
+                return ()
+            moved = ended.take_movable()
             for place, outgoing in enumerate(moved):
                 try:
                     self._submit(address, outgoing)
@@ -144,7 +148,7 @@ class SocketTransport:
 
     def cancel(self, transfer_id: int) -> bool:
         """Stop a transfer; see ``port.KvTransport``."""
-        with self._lock:  # so that none is on its way to a new connection
+        with self._lock:  # so that none is between two connections
             if any(sender.cancel(transfer_id) for sender in self._senders.values()):
                 return True
         return self._expected.cancel(transfer_id)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 
 class Outcome(Enum):
@@ -43,25 +44,25 @@ class RequestRecord:
     without a fetch. ``num_cached_tokens`` counts the ``num_fetched_tokens`` as well.
     """
 
-    request_id: int
-    outcome: Outcome
-    arrival_ns: int
-    routed_ns: int | None
-    queued_ns: int | None
-    prefill_start_ns: int | None
-    prefill_end_ns: int | None
-    reserved_ns: int | None
-    transferred_ns: int | None
-    first_token_ns: int | None
-    finished_ns: int | None
-    num_prompt_tokens: int
-    num_output_tokens: int
-    num_cached_tokens: int
-    num_preemptions: int
-    transfer_bytes: int
-    num_restarts: int
-    num_fetched_tokens: int
-    fetched_ns: int | None
+    request_id: Final[int]
+    outcome: Final[Outcome]
+    arrival_ns: Final[int]
+    routed_ns: Final[int | None]
+    queued_ns: Final[int | None]
+    prefill_start_ns: Final[int | None]
+    prefill_end_ns: Final[int | None]
+    reserved_ns: Final[int | None]
+    transferred_ns: Final[int | None]
+    first_token_ns: Final[int | None]
+    finished_ns: Final[int | None]
+    num_prompt_tokens: Final[int]
+    num_output_tokens: Final[int]
+    num_cached_tokens: Final[int]
+    num_preemptions: Final[int]
+    transfer_bytes: Final[int]
+    num_restarts: Final[int]
+    num_fetched_tokens: Final[int]
+    fetched_ns: Final[int | None]
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """What a hand-off tells the network to move, and what becomes ready to be moved."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class RankTransfer(NamedTuple):
@@ -19,8 +19,8 @@ class TransferPlan:
     Ids are unique in a run and never used again.
     """
 
-    transfer_id: int
-    parts: tuple[RankTransfer, ...]
+    transfer_id: Final[int]
+    parts: Final[tuple[RankTransfer, ...]]
 
     def __init__(self, transfer_id: int, parts: tuple[RankTransfer, ...]) -> None:
         """Set the fields."""

@@ -17,6 +17,7 @@ What a driver does, beyond carrying out actions in their order:
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from kvfabric.protocol.record import RequestRecord
 from kvfabric.protocol.transfer import TransferPlan
@@ -27,11 +28,11 @@ from kvfabric.serving.commands import Command
 class IncomingRequest:
     """A request as a client sends it: no output length (INV-9)."""
 
-    request_id: int
-    num_prompt_tokens: int
-    max_tokens: int
-    block_hashes: tuple[int, ...]
-    namespace: int
+    request_id: Final[int]
+    num_prompt_tokens: Final[int]
+    max_tokens: Final[int]
+    block_hashes: Final[tuple[int, ...]]
+    namespace: Final[int]
 
     def __init__(
         self,
@@ -53,8 +54,8 @@ class IncomingRequest:
 class SendCommand:
     """Pass a command to a worker's scheduler."""
 
-    worker: int
-    command: Command
+    worker: Final[int]
+    command: Final[Command]
 
     def __init__(self, worker: int, command: Command) -> None:
         """Set the fields."""
@@ -69,8 +70,8 @@ class StartTransfer:
     ``awaited_by`` is the request whose first step of its prompt ends no sooner.
     """
 
-    transfer: TransferPlan
-    awaited_by: int | None
+    transfer: Final[TransferPlan]
+    awaited_by: Final[int | None]
 
     def __init__(self, transfer: TransferPlan, awaited_by: int | None = None) -> None:
         """Set the fields."""
@@ -106,7 +107,7 @@ class CancelTransfer:
 class EndRequest:
     """A request is over; this is its record."""
 
-    record: RequestRecord
+    record: Final[RequestRecord]
 
     def __init__(self, record: RequestRecord) -> None:
         """Set the fields."""

@@ -5,6 +5,7 @@ made.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from kvfabric.kvcache.block_keys import BlockKeys
 from kvfabric.serving.request import Goal
@@ -19,12 +20,12 @@ class AddRequest:
     reserves the blocks of the prompt and waits for ``KvArrived``.
     """
 
-    request_id: int
-    num_prompt_tokens: int
-    max_tokens: int
-    goal: Goal
-    keys: BlockKeys
-    num_external_tokens: int
+    request_id: Final[int]
+    num_prompt_tokens: Final[int]
+    max_tokens: Final[int]
+    goal: Final[Goal]
+    keys: Final[BlockKeys]
+    num_external_tokens: Final[int]
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class AddRequest:
 class KvArrived:
     """The KV cache of a request with reserved blocks is complete."""
 
-    request_id: int
+    request_id: Final[int]
 
     def __init__(self, request_id: int) -> None:
         """Set the fields."""
@@ -59,7 +60,7 @@ class KvArrived:
 class ReleaseHeld:
     """The other side has the KV cache: give the held blocks back."""
 
-    request_id: int
+    request_id: Final[int]
 
     def __init__(self, request_id: int) -> None:
         """Set the fields."""
@@ -84,8 +85,8 @@ class PrefillStarted:
     preemption. Only layer-wise hand-offs need it.
     """
 
-    request_id: int
-    num_cached_tokens: int
+    request_id: Final[int]
+    num_cached_tokens: Final[int]
 
     def __init__(self, request_id: int, num_cached_tokens: int) -> None:
         """Set the fields."""
@@ -97,9 +98,9 @@ class PrefillStarted:
 class Prefilled:
     """The prompt of a request is computed (its first token sampled, unless it only prefills)."""
 
-    request_id: int
-    started_ns: int
-    num_cached_tokens: int
+    request_id: Final[int]
+    started_ns: Final[int]
+    num_cached_tokens: Final[int]
 
     def __init__(self, request_id: int, started_ns: int, num_cached_tokens: int) -> None:
         """Set the fields."""
@@ -112,7 +113,7 @@ class Prefilled:
 class FirstToken:
     """A request that was decoded from received KV produced its first token."""
 
-    request_id: int
+    request_id: Final[int]
 
     def __init__(self, request_id: int) -> None:
         """Set the fields."""
@@ -123,9 +124,9 @@ class FirstToken:
 class Finished:
     """A request produced its last token and gave its blocks back."""
 
-    request_id: int
-    num_outputs: int
-    num_preemptions: int
+    request_id: Final[int]
+    num_outputs: Final[int]
+    num_preemptions: Final[int]
 
     def __init__(self, request_id: int, num_outputs: int, num_preemptions: int) -> None:
         """Set the fields."""
@@ -158,10 +159,10 @@ class WorkerSignal:
         num_prompt_tokens: their prompt tokens, summed.
     """
 
-    as_of_ns: int
-    num_queued_tokens: int
-    num_requests: int
-    num_prompt_tokens: int
+    as_of_ns: Final[int]
+    num_queued_tokens: Final[int]
+    num_requests: Final[int]
+    num_prompt_tokens: Final[int]
 
     def __init__(
         self,

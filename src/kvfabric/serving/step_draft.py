@@ -1,6 +1,7 @@
 """A step while it is being planned."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from kvfabric.protocol.step import PrefillChunk
 from kvfabric.serving.commands import PrefillStarted
@@ -16,8 +17,8 @@ class Reserved:
         num_cached_tokens: tokens of its prompt, from the front, whose blocks were found here.
     """
 
-    request_id: int
-    num_cached_tokens: int
+    request_id: Final[int]
+    num_cached_tokens: Final[int]
 
     def __init__(self, request_id: int, num_cached_tokens: int) -> None:
         """Set the fields."""

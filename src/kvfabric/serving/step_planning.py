@@ -11,6 +11,7 @@ later step, but keeps its blocks and its place until its last step is complete.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from kvfabric.protocol.step import DecodeJoin, PrefillChunk, StepPlan
 from kvfabric.serving.commands import PrefillStarted
@@ -34,9 +35,9 @@ class Decision:
         started: prompts that only prefill here and whose first chunk is in the plan.
     """
 
-    plan: StepPlan | None
-    reserved: tuple[Reserved, ...]
-    started: tuple[PrefillStarted, ...]
+    plan: Final[StepPlan | None]
+    reserved: Final[tuple[Reserved, ...]]
+    started: Final[tuple[PrefillStarted, ...]]
 
     def __init__(
         self,

@@ -99,10 +99,8 @@ class Incoming:
             if self._num_done == len(self.pieces):
                 return "more bytes came than were offered"
             piece = self.pieces[self._num_done]
+            sent, expected = self._places(frame, piece, self._offset)
             size = self._memory.num_bytes(piece)
-            expected = (self._num_done, *piece[1:], len(piece.block_ids), size, self._offset)
-            layers = frame.first_layer, frame.end_layer
-            sent = (frame.piece, *layers, frame.num_blocks, frame.num_bytes, frame.offset)
             is_fit = 0 < frame.num_behind <= size - self._offset and not self._num_copied
             if sent != expected or not is_fit:
                 return (
@@ -140,10 +138,8 @@ class Incoming:
                 return "more blocks came than were offered"
             piece = self.pieces[self._num_done]
             own_ids, first_layer, end_layer = piece
-            size, start = self._memory.num_bytes(piece), self._num_copied
-            expected = (self._num_done, *piece[1:], len(own_ids), size, start)
-            layers = frame.first_layer, frame.end_layer
-            sent = (frame.piece, *layers, frame.num_blocks, frame.num_bytes, frame.offset)
+            start = self._num_copied
+            sent, expected = self._places(frame, piece, start)
             end = start + len(block_ids)
             is_fit = start < end <= len(own_ids) and not self._offset
             if sent != expected or not is_fit:
@@ -158,6 +154,14 @@ class Incoming:
             if end == len(own_ids):
                 self._num_done, self._num_copied = self._num_done + 1, 0
             return ""
+
+    def _places(
+        self, frame: Frame, piece: Piece, offset: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return where a frame says that it belongs, and where the next one does."""
+        size, layers = self._memory.num_bytes(piece), (frame.first_layer, frame.end_layer)
+        sent = (frame.piece, *layers, frame.num_blocks, frame.num_bytes, frame.offset)
+        return sent, (self._num_done, *piece[1:], len(piece.block_ids), size, offset)
 
     @property
     def is_complete(self) -> bool:

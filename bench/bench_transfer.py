@@ -1,12 +1,13 @@
 """Print how fast KV blocks move between two processes, beside raw sockets and iperf3 in one run.
 
-    python bench/bench_transfer.py [--repeats 8] [--prefill-tokens-per-s 1900]
+    python bench/bench_transfer.py [--repeats 8] [--prefill-tokens-per-s 1900] [--with nixl]
 
 - ours: 64 MiB in blocks of 64 KiB per layer (16 tokens of 8 heads of 128 in bf16), scattered at
   the source and put in reverse at the destination, from ``send`` to the acknowledgement;
 - raw: a loop of sendmsg and recvmsg_into over the same list of segments, one byte as answer;
 - shared: ours, where the receiver maps the sender's pool and copies the same blocks from it;
 - memcpy: one copy of as many bytes between two mappings of one process, the bound of the latter;
+- nixl, mooncake: ours through that library, if asked for and installed;
 - iperf3, where it is installed: TCP loopback, 1 MiB writes, 2 s;
 - hand-off: 512 tokens of SmolLM2-135M (30 layers, 3 KV heads of 64, bf16), 11.8 MB, against the
   time its prefill takes at a stated rate. "neighbours": the blocks are consecutive at either end,
@@ -27,6 +28,7 @@ import shutil
 import socket
 import statistics
 import subprocess
+import sys
 import time  # noqa: TID251
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -40,12 +42,18 @@ import numpy as np
 from kvfabric.engine.kv_layout import KvLayout
 from kvfabric.engine.transport.address import parse_address
 from kvfabric.engine.transport.block_memory import CopiedBlocks, PooledBlocks
+from kvfabric.engine.transport.choose import SHARED, SOCKETS, make_transport
 from kvfabric.engine.transport.handshake import Identity
 from kvfabric.engine.transport.pool_shape import pool_shape_of
-from kvfabric.engine.transport.port import BlockMemory, Piece, TransferDone
+from kvfabric.engine.transport.port import (
+    BlockMemory,
+    Deadlines,
+    KvTransport,
+    Piece,
+    TransferDone,
+)
 from kvfabric.engine.transport.scatter_list import ScatterList
 from kvfabric.engine.transport.shared_pool import SharedPool, make_shared_pool
-from kvfabric.engine.transport.socket_transport import SocketTransport
 
 LARGE = KvLayout(num_layers=16, block_size=16, num_kv_heads=8, head_dim=128, kv_dtype="bfloat16")
 SMOLLM2 = KvLayout(num_layers=30, block_size=16, num_kv_heads=3, head_dim=64, kv_dtype="bfloat16")
@@ -55,17 +63,19 @@ BOUNDS = {
     "unix, ours, 64 MiB": "unix, raw sockets, 64 MiB",
     "tcp, ours, 64 MiB": "tcp, raw sockets, 64 MiB",
     "shared, ours, 64 MiB": "memcpy, 64 MiB",
+    "nixl, ours, 64 MiB": "memcpy, 64 MiB",
+    "mooncake, ours, 64 MiB": "tcp, raw sockets, 64 MiB",
     "shared, ours, hand-off": "memcpy, as a hand-off",
     "shared, ours, hand-off, neighbours": "memcpy, as a hand-off",
 }
 
 
 class Case(NamedTuple):
-    """What is measured: bytes as the sockets take them, by copies or by maps, of one shape."""
+    """What is measured: blocks of one shape, in place or by copies, over one transport."""
 
     layout: KvLayout
     is_copied: bool = False
-    is_shared: bool = False
+    transport: str = SOCKETS
     are_neighbours: bool = False
 
     @property
@@ -128,7 +138,7 @@ class NumpyStore:
 def make_memory(case: Case, seed: int) -> tuple[np.ndarray, BlockMemory, SharedPool | None]:
     """Return a pool of random bytes, the memory over it, and what peers map of it."""
     shape = pool_shape_of(case.layout, case.num_blocks)
-    shared = make_shared_pool(shape) if case.is_shared else None
+    shared = make_shared_pool(shape) if case.transport == SHARED else None
     memory = bytearray(shape.num_bytes) if shared is None else shared.memory
     (pool,) = shape.arrays(memoryview(memory))
     pool[:] = np.random.default_rng(seed).integers(0, 256, pool.shape, np.uint8)
@@ -146,12 +156,31 @@ def check_done(event: object) -> None:
 # ---------------------------------------------------------------------- ours
 
 
+def make_end(
+    case: Case,
+    memory: BlockMemory,
+    events: "queue.SimpleQueue[object]",
+    listen_on: str,
+    pool: SharedPool | None,
+) -> KvTransport:
+    """Return one end of a transport."""
+    who = Identity(model="bench", layout=case.layout)
+    return make_transport(
+        case.transport,
+        who,
+        memory,
+        events.put,
+        listen_on=listen_on,
+        deadlines=Deadlines(),
+        pool=pool,
+    )
+
+
 def receive_ours(pipe: Connection, listen_on: str, case: Case) -> None:
     """Expect what the other process asks for, and answer a checksum when that is wanted."""
     pool, memory, shared = make_memory(case, 1)
     events: queue.SimpleQueue[object] = queue.SimpleQueue()
-    who = Identity(model="bench", layout=case.layout)
-    transport = SocketTransport(who, memory, events.put, listen_on=listen_on, pool=shared)
+    transport = make_end(case, memory, events, listen_on, shared)
     pipe.send(transport.address)
     while (transfer_id := pipe.recv()) is not None:
         start_ns = time.process_time_ns()
@@ -170,8 +199,7 @@ def ours(case: Case, listen_on: str) -> tuple[Callable[[], Took], Callable[[], N
     address = pipe.recv()
     pool, memory, shared = make_memory(case, 2)
     events: queue.SimpleQueue[object] = queue.SimpleQueue()
-    who, own = Identity(model="bench", layout=case.layout), "tcp:127.0.0.1:0"
-    transport = SocketTransport(who, memory, events.put, listen_on=own, pool=shared)
+    transport = make_end(case, memory, events, "tcp:127.0.0.1:0", shared)
     ids = iter(range(10**6))
 
     def move() -> Took:
@@ -300,9 +328,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--prefill-tokens-per-s", type=float, default=1900.0)
+    parser.add_argument("--with", dest="libraries", choices=["nixl", "mooncake"], action="append")
     args = parser.parse_args()
     large, in_place, copied = Case(LARGE), Case(SMOLLM2), Case(SMOLLM2, is_copied=True)
-    shared, handed = Case(LARGE, is_shared=True), Case(SMOLLM2, is_shared=True)
+    shared, handed = Case(LARGE, transport=SHARED), Case(SMOLLM2, transport=SHARED)
     neighbours = handed._replace(are_neighbours=True)
     with TemporaryDirectory() as folder:
         numbers = iter(range(100))
@@ -326,6 +355,10 @@ def main() -> None:
             "tcp, ours, hand-off in place": (in_place, *ours(in_place, tcp)),
             "tcp, ours, hand-off by copies": (copied, *ours(copied, tcp)),
         }
+        for name in args.libraries or ():
+            by_library = [Case(layout, transport=name) for layout in (LARGE, SMOLLM2)]
+            for case, what in zip(by_library, ("64 MiB", "hand-off"), strict=True):
+                movers[f"{name}, ours, {what}"] = (case, *ours(case, tcp))
         times: dict[str, list[Took]] = {name: [] for name in movers}
         for _, move, _ in movers.values():
             move()  # pages and connections
@@ -335,6 +368,9 @@ def main() -> None:
         for _, _, end in movers.values():
             end()
     report({name: case for name, (case, _, _) in movers.items()}, times, args.prefill_tokens_per_s)
+    if args.libraries:
+        sys.stdout.flush()
+        os._exit(0)  # what NIXL loads crashes when it is unloaded
 
 
 def report(cases: dict[str, Case], times: dict[str, list[Took]], prefill_rate: float) -> None:
@@ -348,7 +384,7 @@ def report(cases: dict[str, Case], times: dict[str, list[Took]], prefill_rate: f
             rate = case.num_bytes / min(ns)
             line += f" {min(ns) / 1e6:8.2f} {statistics.median(ns) / 1e6:8.2f} {rate:6.2f}  "
         print(line)
-    for mine, bound in BOUNDS.items():
+    for mine, bound in ((mine, bound) for mine, bound in BOUNDS.items() if mine in times):
         by_clock, by_cpu = (
             min(ns(took) for took in times[bound]) / min(ns(took) for took in times[mine])
             for ns in (lambda took: took.wall_ns, lambda took: took.cpu_ns)

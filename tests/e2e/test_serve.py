@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -157,6 +158,33 @@ def test_refused_workers(
     ran = run(capsys, *arguments, "--model", "random:llama")
     assert (ran.code, ran.out) == (2, "")
     assert message in ran.err
+
+
+@_needs_engine
+def test_a_worker_that_finds_no_control_says_so() -> None:
+    with socket.socket() as nobody:  # bound, not listening
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        joined = ["worker", "--join", address, "--role", "decode", "--model", "random:llama"]
+        with _command(*joined, "--worker-token", "x" * 16, "--attempts", "1") as process:
+            _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert said == f"kvfabric: cannot join {address}: [Errno 111] Connection refused\n"
+
+
+@_needs_engine
+def test_a_worker_can_be_interrupted() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        joined = ["worker", "--join", address, "--role", "decode", "--model", "random:llama"]
+        with _command(*joined, "--worker-token", "x" * 16) as process:
+            silent.accept()[0].close()
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.endswith("kvfabric: interrupted\n")
 
 
 def _command(*arguments: str) -> subprocess.Popen[str]:

@@ -1,22 +1,22 @@
 """``kvfabric worker``: one worker of a cluster on several hosts."""
 
+import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from kvfabric.engine.hosts.joining import Role, check_token, host_and_port
 from kvfabric.engine.hosts.remote_worker import RemoteWorker, RemoteWorkerSettings
 from kvfabric.engine.model_sources import open_model
-from kvfabric.errors import ConfigError
+from kvfabric.errors import ConfigError, KvfabricError
 
 
-def run_worker(options: Mapping[str, Any]) -> None:
-    """Join a cluster and serve it until it ends.
+def run_worker(options: Mapping[str, Any]) -> NoReturn:
+    """Join a cluster, serve it until it ends, and end the process.
 
     Raises:
         ConfigError: an address, a token or a model that cannot be used.
-        JoinError: the cluster refuses this worker, or could not be reached.
     """
     if options["worker_token"] is None:
         raise ConfigError(
@@ -36,4 +36,17 @@ def run_worker(options: Mapping[str, Any]) -> None:
         data_address=data_address and host_and_port(data_address, "--data-address"),
         num_attempts=options["attempts"],
     )
-    RemoteWorker(settings, lambda text: click.echo(f"kvfabric: {text}", err=True)).run()
+    code = 0
+    try:
+        RemoteWorker(settings, _say).run()
+    except KvfabricError as error:
+        _say(str(error))
+        code = error.exit_code
+    except KeyboardInterrupt:
+        _say("interrupted")
+        code = 130
+    os._exit(code)  # what NIXL loads crashes when it is unloaded, and torch takes its time
+
+
+def _say(text: str) -> None:
+    click.echo(f"kvfabric: {text}", err=True)

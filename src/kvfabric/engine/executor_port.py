@@ -149,3 +149,7 @@ class Executor(Protocol):
     ) -> None:
         """Put bytes in wire order into whole blocks of some layers."""
         ...
+
+    def forget_requests(self) -> None:
+        """Know no request any more, as at first; what blocks hold stays, and means nothing."""
+        ...

@@ -182,3 +182,7 @@ class FakeExecutor:
         shape = end_layer - first_layer, len(block_ids), self._cache.shape[2]
         values = np.frombuffer(data, np.uint64).reshape(shape)
         self._cache[first_layer:end_layer, list(block_ids)] = values
+
+    def forget_requests(self) -> None:
+        """Know no request any more."""
+        self._known.clear()

@@ -165,6 +165,10 @@ class TorchExecutor:
             raise ConfigError(f"{data.nbytes} bytes for blocks of {wanted} bytes")
         self.kv.write_blocks(block_ids, first_layer, end_layer, data)
 
+    def forget_requests(self) -> None:
+        """Know no request any more."""
+        self._requests.clear()
+
 
 def kv_layout_of(
     spec: ModelSpec, weights: DecoderWeights, block_size: int, kv_dtype: str | None

@@ -80,9 +80,10 @@ class Worker:
         self._steps.put(None)
         self._mover.close()
 
-    def join(self, timeout_s: float = 10.0) -> None:
-        """Wait until the last step has run."""
+    def join(self, timeout_s: float = 10.0) -> bool:
+        """Wait until the last step has run; return whether it has."""
         self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _run_steps(self) -> None:
         while (step := self._steps.get()) is not None:

@@ -48,13 +48,25 @@ class WorkerProcessSettings:
 
 
 class WorkerProcess:
-    """Executor, transport and worker behind one control connection."""
+    """Executor, transport and worker behind one control connection.
 
-    def __init__(self, control: MessageSocket, settings: WorkerProcessSettings) -> None:
-        """Load the model, listen for peers, and say hello."""
-        self._control = control
+    Attributes:
+        made: its executor, and what belongs to it.
+        has_ended: whether ``run`` is over and no step runs, so that the executor is free.
+    """
+
+    def __init__(
+        self,
+        control: MessageSocket,
+        settings: WorkerProcessSettings,
+        made: MadeExecutor | None = None,
+    ) -> None:
+        """Load the model unless ``made`` has it, listen for peers, and say hello."""
+        self._control, self.has_ended = control, False
         spec = ExecutorSpec(**settings.executor)  # type: ignore[arg-type]
-        made = make_executor(spec, is_shared=maps_pools(settings.transport, settings.listen_on))
+        if made is None:
+            made = make_executor(spec, is_shared=maps_pools(settings.transport, settings.listen_on))
+        self.made = made
         transport = self._transport(made, settings)
         mover = TransportMover(transport)
         self._worker = Worker(made.executor, mover, self._tell)
@@ -97,7 +109,7 @@ class WorkerProcess:
             else:
                 self._worker.handle(message)
         self._worker.stop()
-        self._worker.join()
+        self.has_ended = self._worker.join()
         return last
 
 

@@ -8,12 +8,16 @@ import socket
 import struct
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fake_clusters import Outputs, request
 from joined_clusters import TOKEN, assert_right, remote_cluster, wait
 
+from kvfabric.engine import worker_main
+from kvfabric.engine.executor_spec import FAKE, ExecutorSpec, MadeExecutor, make_executor
 from kvfabric.engine.hosts.joining import JoinError, Role, join
+from kvfabric.engine.hosts.remote_worker import RemoteWorker, RemoteWorkerSettings
 from kvfabric.engine.messages import Refused
 from kvfabric.engine.wire import MessageSocket, decode_to_worker
 from kvfabric.serving.coordinator_config import HandoffMode
@@ -90,6 +94,41 @@ def test_a_worker_whose_connection_is_cut_joins_again_by_itself(start: Start) ->
         outputs.wait_ended(1)
     assert_right(outputs, [asked])
     assert process.wait(30) == 0
+
+
+def test_a_worker_that_joins_again_does_not_load_its_model_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[ExecutorSpec] = []
+
+    def make(spec: ExecutorSpec, *, is_shared: bool = False) -> MadeExecutor:
+        made.append(spec)
+        return make_executor(spec, is_shared=is_shared)
+
+    monkeypatch.setattr(worker_main, "make_executor", make)
+    outputs = Outputs()
+    asked = [request(i, range(7 * i, 7 * i + 30), 8) for i in range(8)]
+    with ThreadPoolExecutor(1) as pool:
+        cluster = remote_cluster(outputs, step_ns=1_000_000)
+        settings = RemoteWorkerSettings(
+            control=cluster.address, token=TOKEN, role=Role.PREFILL, model=FAKE
+        )
+        worker = pool.submit(RemoteWorker(settings, lambda _: None).run)
+        assert cluster.wait_ready(60)
+        with cluster:
+            for one in asked[:4]:
+                cluster.loop.submit(one)
+            first = cluster._places[0].link
+            assert first is not None
+            first._socket.shutdown()
+            wait(lambda: cluster._places[0].link not in {None, first})
+            wait(lambda: not cluster.loop.driver.workers[0].is_lost)
+            for one in asked[4:]:
+                cluster.loop.submit(one)
+            outputs.wait_ended(len(asked))
+        worker.result(30)
+    assert_right(outputs, asked[4:])
+    assert len(made) == 1
 
 
 def test_strangers_and_misfits_are_refused_and_told_why(start: Start) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from time import sleep
 from typing import Any
 
-from kvfabric.engine.executor_spec import ExecutorSpec
+from kvfabric.engine.executor_spec import ExecutorSpec, MadeExecutor
 from kvfabric.engine.hosts.joining import (
     JOIN_S,
     BusyError,
@@ -57,6 +57,7 @@ class RemoteWorker:
     def __init__(self, settings: RemoteWorkerSettings, say: Callable[[str], None]) -> None:
         """Make a worker; ``say`` is told what it does."""
         self._settings, self._say = settings, say
+        self._kept: tuple[ExecutorSpec, MadeExecutor] | None = None  # of a connection that was lost
 
     def run(self) -> None:
         """Join, serve, and join again after a lost connection.
@@ -105,15 +106,17 @@ class RemoteWorker:
     def _serve(self, control: MessageSocket, welcome: Welcome, local_host: str) -> bool:
         host, port = self._settings.data_address or (local_host, 0)
         shown = f"[{host}]" if ":" in host else host
+        spec = self._executor(welcome)
         process = WorkerProcess(
             control,
             WorkerProcessSettings(
-                executor=self._executor(welcome).to_dict(),
+                executor=spec.to_dict(),
                 listen_on=f"tcp:{shown}:{port}",
                 cluster=welcome.cluster,
                 transfer_timeout_ns=welcome.transfer_timeout_ns,
                 transport=welcome.transport,
             ),
+            self._take_kept(spec),
         )
         self._say(f"serving as {self._settings.role.value} worker")
         match process.run():
@@ -122,7 +125,15 @@ class RemoteWorker:
             case Stop():
                 return True
             case None:
+                if process.has_ended:
+                    process.made.executor.forget_requests()
+                    self._kept = spec, process.made
                 return False
+
+    def _take_kept(self, spec: ExecutorSpec) -> MadeExecutor | None:
+        """Return the executor of the last connection if it is such a one; loading takes minutes."""
+        kept, self._kept = self._kept, None
+        return kept[1] if kept is not None and kept[0] == spec else None
 
     def _executor(self, welcome: Welcome) -> ExecutorSpec:
         own: dict[str, Any] = {

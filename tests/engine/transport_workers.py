@@ -1,5 +1,6 @@
 """Workers that exchange blocks in tests: a pool of known bytes, a transport, what it reported."""
 
+import gc
 import queue
 import threading
 import time  # noqa: TID251
@@ -179,6 +180,12 @@ def whole(*block_ids: int) -> list[Piece]:
 def by_layer(*block_ids: int) -> list[Piece]:
     """Return blocks layer by layer."""
     return [Piece(block_ids, layer, layer + 1) for layer in range(LAYOUT.num_layers)]
+
+
+def collect_garbage() -> None:
+    """Collect garbage; what is left is not looked at again: all of it takes seconds."""
+    gc.collect()
+    gc.freeze()
 
 
 def open_fds() -> int:

@@ -1,13 +1,20 @@
 """Workers that are closed at the end of a test, and a check that nothing of them is left."""
 
-import gc
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from transport_workers import MakeWorker, Pool, Worker, kv_threads, mapped_pools, open_fds
+from transport_workers import (
+    MakeWorker,
+    Pool,
+    Worker,
+    collect_garbage,
+    kv_threads,
+    mapped_pools,
+    open_fds,
+)
 
 
 @pytest.fixture(params=["unix", "shared", "tcp"])
@@ -19,7 +26,7 @@ def make_worker(
     ``shared``: on a Unix socket, with pools that peers map.
     """
     monkeypatch.setattr(Pool, "in_shared_memory", request.param == "shared")
-    gc.collect()
+    collect_garbage()
     before = open_fds(), mapped_pools()
     workers: list[Worker] = []
     numbers = count()
@@ -34,7 +41,7 @@ def make_worker(
         yield make
         while workers:
             workers.pop().close()
-        gc.collect()  # a pool's mapping ends with what holds a view of it
+        collect_garbage()  # a pool's mapping ends with what holds a view of it
         assert kv_threads() == []
         assert (open_fds(), mapped_pools()) == before
         assert list(Path(folder).iterdir()) == []

@@ -1,6 +1,5 @@
 """Thousands of random operations: every transfer ends once, in time, and nothing is left behind."""
 
-import gc
 import random
 from collections import Counter
 from dataclasses import replace
@@ -17,6 +16,7 @@ from transport_workers import (
     Pool,
     Worker,
     by_layer,
+    collect_garbage,
     kv_threads,
     mapped_pools,
     open_fds,
@@ -139,10 +139,10 @@ class Soak:
 @pytest.mark.parametrize(("kind", "seed"), [("unix", 1), ("tcp", 2), ("shared", 3), ("shared", 4)])
 def test_random_operations(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pool, "in_shared_memory", kind == "shared")
-    gc.collect()
+    collect_garbage()
     before = open_fds(), mapped_pools()
     soak_once(kind, seed)
-    gc.collect()
+    collect_garbage()
     assert kv_threads() == []
     assert (open_fds(), mapped_pools()) == before
 

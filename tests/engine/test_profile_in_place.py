@@ -28,7 +28,7 @@ def fitted(log: DecisionLog) -> StepTimes:
         settings_of(num_decode=1),
         batches=(1, 4, 8),
         contexts=(32, 128, 512),
-        chunks=(16, 128),
+        chunks=(16, 128, 192, 256, 320),  # times grow with the square of a prompt
         histories=(0, 256),
         source=SOURCE,
     )
@@ -42,7 +42,8 @@ def log_of(noise: int = 0) -> DecisionLog:
         if i % 2:
             tokens, history = random.randint(1, 300), random.choice([0, 100, 250])
             shape = StepShape(0, 0, ((tokens, history),))
-            end_ns = start_ns + 50_000 + 700 * tokens + 3 * tokens * history + off
+            pairs = tokens * history + tokens * (tokens + 1) // 2
+            end_ns = start_ns + 50_000 + 700 * tokens + 3 * pairs + off
         else:
             n = random.randint(1, 8)
             context = n * random.randint(10, 400)
@@ -62,7 +63,9 @@ def log_of(noise: int = 0) -> DecisionLog:
 def test_known_lines_come_back() -> None:
     times = fitted(log_of())
     assert times.decode_ns[1][1] == pytest.approx(90_000 + 4_000 + 20 * 4 * 128, rel=1e-6)
-    assert times.prefill_ns[1][1] == pytest.approx(50_000 + 700 * 128 + 3 * 128 * 256, rel=1e-6)
+    assert times.prefill_ns[1][1] == pytest.approx(
+        50_000 + 700 * 128 + 3 * (128 * 256 + 64 * 129), rel=1e-6
+    )
     assert times.control_ns == 0, "a log's steps have it in them"
     assert times.transfers is not None
     assert times.transfers.transfer_ns(10_000) == pytest.approx(9_000, rel=1e-3)

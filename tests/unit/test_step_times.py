@@ -46,10 +46,20 @@ def test_beyond_the_grid_it_goes_on_as_before() -> None:
 
 
 def test_the_weights_are_read_once_in_a_step_of_both_kinds() -> None:
+    # 104 tokens, but pairs of 100: 5,000, which 104 tokens have with -3.9 before them
     both = MODEL.mixed_step_ns(StepShape(4, 400, ((100, 0),)))
-    assert both == pytest.approx(5000 + 1600 - 1000 + 50, abs=2)
+    alone = MODEL.mixed_step_ns(StepShape(0, 0, ((104, 0),)))
+    assert alone == 5182 + 50
+    assert both == pytest.approx(alone - 3.9 * 10, abs=2)
+    longer = MODEL.mixed_step_ns(StepShape(4, 800, ((100, 0),)))
+    assert longer == pytest.approx(both + 2000 - 1600, abs=2), "attention of decodes comes on top"
     short = MODEL.mixed_step_ns(StepShape(4, 400, ((10, 0),)))
     assert short == MODEL.decode_run_ns(4, 400, 1)  # never less than the decodes alone
+
+
+def test_several_prompts_count_as_one_with_as_many_pairs() -> None:
+    two = MODEL.mixed_step_ns(StepShape(0, 0, ((50, 30), (50, 30))))
+    assert two == MODEL.mixed_step_ns(StepShape(0, 0, ((100, 5),)))  # 2 x 50 x 55 = 100 x 55
 
 
 def test_a_run_is_the_sum_of_its_steps() -> None:

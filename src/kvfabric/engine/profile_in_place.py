@@ -23,6 +23,7 @@ from kvfabric.engine.decision_log import NEVER_NS, DecisionLog, RecordedStep
 from kvfabric.errors import ConfigError
 from kvfabric.perf.step_times import StepTimes
 from kvfabric.perf.transfer_times import TransferTimes
+from kvfabric.perf.work import causal_pairs
 from kvfabric.protocol.provenance import Source
 from kvfabric.units import NS_PER_S
 
@@ -78,7 +79,7 @@ def fit_step_times(
     """Return step times from the steps of a run; see the module.
 
     Decodes: ``a + b * requests + c * tokens in their caches``. Prompts: ``a + b * tokens + c *
-    tokens * history``. No term is negative. Steps that do both are left out.
+    pairs`` of a token and one it attends to. No term is negative. Steps that do both are left out.
 
     Raises:
         ConfigError: the run has too few steps of one kind.
@@ -100,7 +101,9 @@ def fit_step_times(
         decode_ns=tuple(tuple(_at(decode, (1, b, b * c)) for c in contexts) for b in batches),
         chunks=tuple(chunks),
         histories=tuple(histories),
-        prefill_ns=tuple(tuple(_at(prefill, (1, c, c * h)) for h in histories) for c in chunks),
+        prefill_ns=tuple(
+            tuple(_at(prefill, _terms_of([(c, h)])) for h in histories) for c in chunks
+        ),
         control_ns=0,
         source=source,
         transfers=fit_transfer_times(log, source) if log.transfers else None,
@@ -132,8 +135,12 @@ def _decode_terms(step: RecordedStep) -> tuple[int, int, int]:
 
 
 def _prefill_terms(step: RecordedStep) -> tuple[int, int, int]:
-    chunks = step.shape.prefill
-    return 1, sum(n for n, _ in chunks), sum(n * history for n, history in chunks)
+    return _terms_of(step.shape.prefill)
+
+
+def _terms_of(chunks: Sequence[tuple[int, int]]) -> tuple[int, int, int]:
+    pairs = sum(causal_pairs(n, history, None) for n, history in chunks)
+    return 1, sum(n for n, _ in chunks), pairs
 
 
 def _line(terms: Sequence[Sequence[int]], times_ns: Sequence[int]) -> list[float]:

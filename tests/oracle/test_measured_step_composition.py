@@ -73,8 +73,8 @@ def test_steps_of_prompts_and_decodes(
 ) -> None:
     """The source takes the mean chunk of a prompt: half of the prompt lies before its tokens."""
     if num_prompt_tokens < prompt:
-        prefill = ((num_prompt_tokens, (prompt - num_prompt_tokens) // 2),)
+        prefill = [(num_prompt_tokens, (prompt - num_prompt_tokens) // 2)]
     else:
-        prefill = ((prompt, 0),) * (num_prompt_tokens // prompt)
-    shape = StepShape(num_decodes, num_decodes * context, prefill)
+        prefill = [(prompt, 0)] * (num_prompt_tokens // prompt)
+    shape = StepShape(num_decodes, num_decodes * context, tuple(prefill))
     assert MODEL.mixed_step_ns(shape) / 1e6 == pytest.approx(published_ms, rel=0.04)

@@ -15,6 +15,7 @@ from kvfabric.app.engine_cli import generate, serve, worker
 from kvfabric.app.fabric_cli import flows, topology
 from kvfabric.app.plan_cli import plan, simulate, size
 from kvfabric.app.search_cli import search
+from kvfabric.app.step_times_cli import step_times
 from kvfabric.app.validate_cli import validate
 from kvfabric.errors import KvfabricError
 
@@ -34,6 +35,7 @@ for _command in (
     search,
     simulate,
     size,
+    step_times,
     topology,
     flows,
     generate,

@@ -1,15 +1,18 @@
 """From the ``perf:`` section of a scenario to step times, with the checks that need files."""
 
-import re
 from pathlib import Path
 
+from kvfabric.app.aic_model import AicWorker, aic_model
+from kvfabric.app.aic_step_times import GridLimits
+from kvfabric.app.model_words import words_between
 from kvfabric.app.models import is_catalog_name
 from kvfabric.app.profile_directory import read_profile
 from kvfabric.app.scenario import Scenario
-from kvfabric.app.scenario_perf import Collectives, ProfilePerf, StepTimesPerf
+from kvfabric.app.scenario_perf import AicPerf, Collectives, ProfilePerf, StepTimesPerf
 from kvfabric.app.step_times_file import read_step_times
+from kvfabric.catalog.gpus import gpu
 from kvfabric.errors import ConfigError
-from kvfabric.kvcache.geometry import KVGeometry
+from kvfabric.kvcache.geometry import KVGeometry, kv_dtype_bytes
 from kvfabric.perf.collectives import AnalyticCollectives, CollectiveModel, preset_collectives
 from kvfabric.perf.profile import ProfileModel, RankGroups, capture_sizes
 from kvfabric.perf.profile_tables import profiled_model
@@ -17,8 +20,7 @@ from kvfabric.perf.step_times import MeasuredStepModel
 from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.protocol.provenance import Source, SourceKind
 
-# Words in the names of models that share the sizes of their base model.
-_SAME_SIZES = frozenset({"meta", "instruct", "base", "chat", "it", "hf", "fp8", "bf16", "2507"})
+_LONGEST_CONTEXT = 131_072
 
 
 def step_model(
@@ -39,6 +41,8 @@ def step_model(
     perf = scenario.perf
     if isinstance(perf, StepTimesPerf):
         return MeasuredStepModel(read_step_times(folder / perf.path))
+    if isinstance(perf, AicPerf):
+        return _aic_model(scenario, perf, geometry, folder=folder, name=name, tp=tp)
     if not isinstance(perf, ProfilePerf):
         return None
     if perf.path is None:
@@ -63,6 +67,43 @@ def step_model(
             captured=capture_sizes(perf.captured) if perf.captured else (),
             host_request_ns=perf.host_request_time or 0,
         )
+    except ConfigError as error:
+        raise ConfigError(
+            error.what, where=error.where or f"{name}: perf", hint=error.hint
+        ) from None
+
+
+def _aic_model(
+    scenario: Scenario,
+    perf: AicPerf,
+    geometry: KVGeometry,
+    *,
+    folder: Path,
+    name: str,
+    tp: int | None,
+) -> StepTimeModel:
+    workers = scenario.workers
+    model = scenario.model if is_catalog_name(scenario.model) else str(folder / scenario.model)
+    weights = workers.weight_dtype
+    worker = AicWorker(
+        model_name=model,
+        geometry=geometry,
+        gpu=None if scenario.gpu is None else gpu(scenario.gpu, where=f"{name}: gpu"),
+        tp=workers.tp if tp is None else tp,
+        weights=None if weights == "auto" else weights,
+        kv_element_bytes=kv_dtype_bytes(workers.kv_dtype, geometry, where=f"{name}: kv_dtype"),
+        aic_model=perf.model,
+        system=perf.system,
+        backend=perf.backend,
+        is_expert_parallel=perf.experts == "expert",
+    )
+    limits = GridLimits(
+        num_requests=workers.max_num_seqs,
+        num_step_tokens=workers.max_num_batched_tokens,
+        num_context_tokens=workers.max_model_len or _LONGEST_CONTEXT,
+    )
+    try:
+        return aic_model(worker, limits)
     except ConfigError as error:
         raise ConfigError(
             error.what, where=error.where or f"{name}: perf", hint=error.hint
@@ -95,15 +136,9 @@ def _check_model(model: str, profiled: str, name: str) -> None:
     """Refuse the profile of another model; a config.json and a profile may name none."""
     if not is_catalog_name(model) or profiled == "unknown model":
         return
-    ours, theirs = _words(model), _words(profiled)
-    if (ours ^ theirs) - _SAME_SIZES:
+    if words_between(model, profiled) is None:
         raise ConfigError(
             f"the profile is of {profiled}, the scenario's model is {model}",
             where=f"{name}: perf.path",
             hint="Name the profile of this model, or the model of this profile",
         )
-
-
-def _words(name: str) -> frozenset[str]:
-    """Return the parts of a model's name, without its owner."""
-    return frozenset(re.split(r"[-_ ]+", name.rsplit("/", maxsplit=1)[-1].lower()))

@@ -62,4 +62,14 @@ class StepTimesPerf(Section):
     path: str
 
 
-Perf = Annotated[RooflinePerf | ProfilePerf | StepTimesPerf, Field(discriminator="kind")]
+class AicPerf(Section):
+    """Whole steps as aiconfigurator-core adds them up from measured operators."""
+
+    kind: Literal["aic"]
+    model: str | None = None
+    system: str | None = None
+    backend: Literal["vllm", "sglang", "trtllm"] = "vllm"
+    experts: Literal["tensor", "expert"] = "tensor"
+
+
+Perf = Annotated[RooflinePerf | ProfilePerf | StepTimesPerf | AicPerf, Field(discriminator="kind")]

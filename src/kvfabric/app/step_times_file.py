@@ -1,4 +1,7 @@
-"""Measured step times as a JSON file: written by ``generate --record``, read by ``perf:``."""
+"""Grids of step times as a JSON file.
+
+Written by ``generate --record`` and ``step-times --out``, read by ``perf: {kind: step-times}``.
+"""
 
 import json
 from pathlib import Path
@@ -7,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvfabric.errors import ConfigError
-from kvfabric.perf.step_times import StepTimes
+from kvfabric.perf.step_times import RECORDED_ERROR, StepTimes
 from kvfabric.perf.transfer_times import TransferTimes
 from kvfabric.protocol.provenance import Source, SourceKind
 
@@ -33,6 +36,8 @@ class _File(BaseModel):
     schema_version: Annotated[int, Field(ge=1, le=1)]
     source: str
     date: str = ""
+    kind: SourceKind = Field(SourceKind.MEASURED, strict=False)
+    known_error: str = RECORDED_ERROR
     batches: list[_Count]
     contexts: list[_Count]
     decode_ns: list[list[_Ns]]
@@ -49,6 +54,8 @@ def step_times_json(times: StepTimes) -> str:
         "schema_version": 1,
         "source": times.source.text,
         "date": times.source.date,
+        "kind": times.source.kind.value,
+        "known_error": times.known_error,
         "batches": times.batches,
         "contexts": times.contexts,
         "decode_ns": times.decode_ns,
@@ -71,7 +78,7 @@ def read_step_times(path: Path) -> StepTimes:
     Raises:
         ConfigError: it cannot be read, or is no such file; says where and what.
     """
-    hint = "Record one with: kvfabric generate --record FILE"
+    hint = "Write one with kvfabric generate --record FILE, or kvfabric step-times --out FILE"
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -86,7 +93,7 @@ def read_step_times(path: Path) -> StepTimes:
         place = ".".join(str(part) for part in first["loc"])
         where = f"{path}: {place}" if place else str(path)
         raise ConfigError(first["msg"], where=where, hint=hint) from None
-    source = Source(SourceKind.MEASURED, found.source, found.date)
+    source = Source(found.kind, found.source, found.date)
     transfers: TransferTimes | None = None
     if found.transfer is not None:
         transfers = TransferTimes(
@@ -105,6 +112,7 @@ def read_step_times(path: Path) -> StepTimes:
             control_ns=found.control_ns,
             source=source,
             transfers=transfers,
+            known_error=found.known_error,
         )
     except ConfigError as error:
         raise ConfigError(error.what, where=str(path), hint=error.hint) from None

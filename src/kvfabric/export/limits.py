@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from kvfabric.perf.profile import ProfileModel
+from kvfabric.perf.step_times import MeasuredStepModel
 from kvfabric.plan.request import NetworkRequest, PlanRequest
 from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.serving.coordinator_config import HandoffMode
@@ -19,6 +20,8 @@ _ROOFLINE_ERROR = (
 
 def stated_error(model: StepTimeModel) -> str:
     """Return how far the step times of a model were from measured or published ones."""
+    if isinstance(model, MeasuredStepModel):
+        return model.known_error
     return _PROFILE_ERROR if isinstance(model, ProfileModel) else _ROOFLINE_ERROR
 
 

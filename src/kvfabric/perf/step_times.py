@@ -18,6 +18,7 @@ several prompts, which are up to 10 % long where they count as one, and 4 % for 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kvfabric.errors import ConfigError
 from kvfabric.perf.curve import FS_PER_NS
@@ -25,6 +26,11 @@ from kvfabric.perf.joint_attention import DecodeBatch
 from kvfabric.perf.transfer_times import TransferTimes
 from kvfabric.protocol.provenance import Source
 from kvfabric.protocol.step import StepShape
+
+RECORDED_ERROR: Final = (
+    "such records, SmolLM2 in worker processes of the CPU that was measured: mean TTFT +5.2 %,"
+    " TPOT -2.2 % (bench/bench_prediction.py)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,7 @@ class StepTimes:
         control_ns: from the end of a step to the start of the next, where nothing waits.
         source: which machine, model and dtype.
         transfers: of KV cache between two workers, if that was measured.
+        known_error: how far such times are known to be off, in words.
     """
 
     batches: tuple[int, ...]
@@ -52,6 +59,7 @@ class StepTimes:
     control_ns: int
     source: Source
     transfers: TransferTimes | None = None
+    known_error: str = RECORDED_ERROR
 
     def __post_init__(self) -> None:
         """Refuse grids with holes, and axes that do not ascend."""
@@ -93,6 +101,11 @@ class MeasuredStepModel:
     def source(self) -> Source:
         """Return where the numbers come from."""
         return self._times.source
+
+    @property
+    def known_error(self) -> str:
+        """Return how far such times are known to be off, in words."""
+        return self._times.known_error
 
     @property
     def transfers(self) -> TransferTimes | None:

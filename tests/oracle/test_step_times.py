@@ -6,18 +6,18 @@ found, so that a row that gets worse is seen.
 
 import pytest
 
+from kvfabric.perf.efficiency import Efficiency
 from kvfabric.perf.handoff import estimate_handoff_ns
-from kvfabric.perf.roofline import Efficiency
+from kvfabric.plan.validation import expert_steps, step_times
 from kvfabric.plan.validation.handoff import FITTED_RATE_BPS, QWEN3_8B
 from kvfabric.plan.validation.step_times import (
-    ALL_ROWS,
     PARTS_OF_PREFILL,
     StepRow,
     part_of_prefill_ms,
 )
 
 
-@pytest.mark.parametrize("row", ALL_ROWS, ids=str)
+@pytest.mark.parametrize("row", step_times.ALL_ROWS + expert_steps.ALL_ROWS, ids=str)
 def test_step_time_is_near_published(row: StepRow) -> None:
     assert abs(row.error_percent) <= row.tolerance_percent, f"{row.error_percent:+.1f} %"
 

@@ -6,14 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvfabric.catalog.gpus import gpu
+from kvfabric.perf.efficiency import Efficiency
 from kvfabric.perf.floor_sum import FloorSums, floor_sum, least_terms
-from kvfabric.perf.roofline import Efficiency, RooflineModel
+from kvfabric.perf.roofline import RooflineModel
 from kvfabric.perf.work import AttentionWork, ExpertWork, ModelWork
 from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.protocol.step import StepShape
 
 H100 = gpu("h100-sxm-80gb")
-FREE = Efficiency(all_reduce_ns=0, layer_ns=0, host_step_ns=0, host_request_ns=0)
+FREE = Efficiency(all_reduce_ns=0, layer_ns=0, expert_layer_ns=0, host_step_ns=0, host_request_ns=0)
 
 attentions = st.builds(
     AttentionWork,
@@ -22,7 +23,15 @@ attentions = st.builds(
     kv_bytes_per_token=st.integers(0, 10**5),
     window=st.none() | st.integers(1, 300),
 )
-experts = st.builds(ExpertWork, st.integers(8, 256), st.integers(1, 8), st.integers(0, 10**11))
+experts = st.builds(
+    ExpertWork,
+    num_experts=st.integers(8, 256),
+    num_active=st.integers(1, 8),
+    num_layers=st.integers(1, 80),
+    weight_bytes=st.integers(0, 10**11),
+    matmul_flops_per_token=st.integers(0, 10**11),
+    row_bytes_per_token=st.integers(0, 10**8),
+)
 works = st.builds(
     ModelWork,
     tp=st.sampled_from([1, 2, 8]),

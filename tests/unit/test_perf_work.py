@@ -49,12 +49,25 @@ def test_expert_share_ends_at_all_experts() -> None:
     assert expert_shares(384, 8)[-1] == 1 << 64
 
 
+def experts_of(*, num_experts: int, num_active: int, weight_bytes: int) -> ExpertWork:
+    return ExpertWork(
+        num_experts=num_experts,
+        num_active=num_active,
+        num_layers=1,
+        weight_bytes=weight_bytes,
+        matmul_flops_per_token=0,
+        row_bytes_per_token=0,
+    )
+
+
 def test_expert_bytes_of_no_tokens_are_zero() -> None:
-    assert expert_bytes_by_tokens(ExpertWork(8, 2, 1_000))[0] == 0
+    experts = experts_of(num_experts=8, num_active=2, weight_bytes=1_000)
+    assert expert_bytes_by_tokens(experts)[0] == 0
 
 
 def test_expert_bytes_are_all_when_all_are_active() -> None:
-    assert expert_bytes_by_tokens(ExpertWork(8, 8, 1_000))[1] == 1_000
+    experts = experts_of(num_experts=8, num_active=8, weight_bytes=1_000)
+    assert expert_bytes_by_tokens(experts)[1] == 1_000
 
 
 @pytest.mark.parametrize("num_active", [0, 9])
@@ -184,14 +197,41 @@ def test_latent_decode_computes_on_the_latent() -> None:
 
 
 def test_experts_are_counted_apart_from_the_rest() -> None:
-    # Mixtral-8x7B: 32 layers x 8 experts x 3 x 4,096 x 14,336 weights of 2 bytes.
-    experts = work_of("mixtral-8x7b", tp=2).experts
-    assert experts == ExpertWork(8, 2, 32 * 8 * 3 * 4_096 * 14_336)
+    # Mixtral-8x7B: 32 layers x 8 experts x 3 x 4,096 x 14,336 weights of 2 bytes, cut in 2. Each of
+    # a token's 2 experts gathers a row of 4,096, writes one that is read again, and moves 6 x
+    # 14,336 / 2 between its products; then their sum is written.
+    assert work_of("mixtral-8x7b", tp=2).experts == ExpertWork(
+        num_experts=8,
+        num_active=2,
+        num_layers=32,
+        weight_bytes=32 * 8 * 3 * 4_096 * 14_336,
+        matmul_flops_per_token=32 * 2 * 3 * 4_096 * 14_336,
+        row_bytes_per_token=2 * 32 * (2 * (3 * 4_096 + 6 * 14_336 // 2) + 4_096),
+    )
+
+
+def test_experts_count_only_layers_that_have_them() -> None:
+    # DeepSeek-V3: 61 layers, the first 3 dense; 8 of 256 experts of 3 x 7,168 x 2,048 in 8 bits.
+    experts = work_of("deepseek-v3", tp=8).experts
+    assert experts is not None
+    assert experts.num_layers == 58
+    assert experts.weight_bytes == 58 * 256 * 3 * 7_168 * 2_048 // 8
+    assert experts.matmul_flops_per_token == 2 * 58 * 8 * 3 * 7_168 * 2_048 // 8
+
+
+def test_activations_do_not_count_the_rows_of_experts() -> None:
+    # Mixtral-8x7B: 8 rows of 4,096 per layer; between them queries, keys, values and output
+    # (4,096 + 2 x 1,024 + 4,096), the router (8) and two norms (2).
+    between = 4_096 + 2 * 1_024 + 4_096 + 8 + 2
+    work = work_of("mixtral-8x7b")
+    assert work.activation_bytes_per_token == 2 * 32 * (8 * 4_096 + between)
 
 
 def test_expert_weights_beyond_the_active_take_no_operations() -> None:
     # 12.88e9 active parameters, less the embedding and the head of 32,000 x 4,096 each.
-    flops = work_of("mixtral-8x7b").matmul_flops_per_token
+    work = work_of("mixtral-8x7b")
+    assert work.experts is not None
+    flops = work.matmul_flops_per_token + work.experts.matmul_flops_per_token
     assert flops / 2 == pytest.approx(12.88e9 - 2 * 32_000 * 4_096, rel=0.001)
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from kvfabric.catalog.gpus import Gpu, gpu
 from kvfabric.errors import ConfigError
-from kvfabric.perf.roofline import EFFICIENCY_SOURCES, Efficiency, RooflineModel
+from kvfabric.perf.efficiency import EFFICIENCY_SOURCES, Efficiency
+from kvfabric.perf.roofline import RooflineModel
 from kvfabric.perf.work import AttentionWork, ExpertWork, ModelWork
 from kvfabric.protocol.provenance import SourceKind
 from kvfabric.protocol.step import StepShape
@@ -26,6 +27,7 @@ IDEAL = Efficiency(
     nvlink=1.0,
     all_reduce_ns=0,
     layer_ns=0,
+    expert_layer_ns=0,
     host_step_ns=0,
     host_request_ns=0,
 )
@@ -46,6 +48,15 @@ WORK = ModelWork(
     all_reduce_bytes_per_token=0,
     num_all_reduces=0,
     is_fp8_matmul=False,
+)
+# Every token uses both experts: 64,000 ns to read them, whatever the batch.
+EXPERTS = ExpertWork(
+    num_experts=2,
+    num_active=2,
+    num_layers=3,
+    weight_bytes=64_000_000,
+    matmul_flops_per_token=0,
+    row_bytes_per_token=0,
 )
 
 
@@ -138,9 +149,41 @@ def test_activations_are_moved_per_token() -> None:
 
 
 def test_experts_touched_grow_with_tokens() -> None:
-    work = replace(WORK, experts=ExpertWork(4, 1, 64_000_000))
+    work = replace(WORK, experts=replace(EXPERTS, num_experts=4, num_active=1))
     # 1/4, then 1 - (3/4)^2 = 7/16 of the experts' 64,000 ns.
     assert [decode_ns(work, n, 0) for n in (1, 2)] == [10_000 + 16_000, 10_000 + 28_000]
+
+
+def test_reads_of_experts_hide_behind_no_products() -> None:
+    assert decode_ns(replace(WORK, experts=EXPERTS), 30, 0) == 30_000 + 64_000
+
+
+def test_products_of_experts_hide_behind_no_reads() -> None:
+    work = replace(WORK, experts=replace(EXPERTS, matmul_flops_per_token=2_000_000))
+    assert decode_ns(work, 3, 0) == 10_000 + 64_000 + 3 * 2_000
+
+
+def test_products_of_experts_reach_the_share_of_all_products() -> None:
+    work = replace(WORK, experts=replace(EXPERTS, matmul_flops_per_token=2_000_000))
+    half = replace(IDEAL, matmul=0.5)
+    assert decode_ns(work, 3, 0, half) == 10_000 + 64_000 + 3 * 4_000
+
+
+def test_products_of_8_bit_experts_run_at_the_16_bit_peak() -> None:
+    experts = replace(EXPERTS, matmul_flops_per_token=2_000_000)
+    work = replace(WORK, experts=experts, is_fp8_matmul=True)
+    assert decode_ns(work, 30, 0) == 15_000 + 64_000 + 30 * 2_000
+
+
+def test_rows_of_experts_are_moved_per_token() -> None:
+    work = replace(WORK, experts=replace(EXPERTS, row_bytes_per_token=5_000))
+    assert decode_ns(work, 3, 0) == 10_000 + 64_000 + 3 * 5
+
+
+def test_experts_start_once_per_layer_that_has_them() -> None:
+    given = replace(IDEAL, expert_layer_ns=100)
+    assert decode_ns(replace(WORK, experts=EXPERTS), 3, 0, given) == 74_000 + 3 * 100
+    assert decode_ns(WORK, 3, 0, given) == 10_000
 
 
 def test_all_reduce_moves_its_share_both_ways() -> None:

@@ -16,7 +16,8 @@ from kvfabric.app.models import is_catalog_name
 from kvfabric.catalog.gpus import Gpu
 from kvfabric.errors import ConfigError
 from kvfabric.kvcache.geometry import KVGeometry
-from kvfabric.perf.roofline import Efficiency, RooflineModel
+from kvfabric.perf.efficiency import Efficiency
+from kvfabric.perf.roofline import RooflineModel
 from kvfabric.perf.step_times import MeasuredStepModel, StepTimes
 from kvfabric.perf.work import work_from_geometry
 from kvfabric.protocol.provenance import Source, SourceKind

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from kvfabric.perf.roofline import Efficiency, RooflineModel
+from kvfabric.perf.efficiency import Efficiency
+from kvfabric.perf.roofline import RooflineModel
 from kvfabric.perf.step_times import StepTimes
 from kvfabric.protocol.provenance import Source
 from kvfabric.protocol.step import StepShape
@@ -25,6 +26,7 @@ DATA_SHEET: Final = Efficiency(
     nvlink=1,
     all_reduce_ns=0,
     layer_ns=0,
+    expert_layer_ns=0,
     host_step_ns=0,
     host_request_ns=0,
 )

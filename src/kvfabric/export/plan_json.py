@@ -16,7 +16,7 @@ from kvfabric.serving.kv_pool import PoolCounts
 
 NOT_MODELLED = (
     "what transports lose: a lone hand-off fills its NICs (a published system reached 74 %)",
-    "expert parallelism: prefill of mixture-of-experts models is 1.6 to 2 times too fast",
+    "expert parallelism: ranks share every expert",
     "propagation and switch latency (microseconds beside transfers of milliseconds)",
     "speculative decoding, LoRA",
     "other traffic on the fabric (collectives, storage)",

@@ -1,19 +1,21 @@
 """Step times from data-sheet peaks, stated efficiencies and fixed costs, exact in integers.
 
 Fixed costs of a step, then the longer of matrix products and weight reads, then attention, then
-all-reduces. Nothing overlaps but the two inside the one maximum.
+all-reduces; routed experts read their weights, multiply and move their rows, each by itself.
+Nothing overlaps but the two inside the one maximum.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Final
 
 from kvfabric.catalog.gpus import Gpu
 from kvfabric.errors import ConfigError
+from kvfabric.perf.efficiency import AIC, VLLM_019, Efficiency
 from kvfabric.perf.floor_sum import FloorSums, floor_sum, least_terms
 from kvfabric.perf.work import (
     AttentionWork,
+    ExpertWork,
     ModelWork,
     causal_pairs,
     expert_bytes_by_tokens,
@@ -24,104 +26,6 @@ from kvfabric.protocol.step import StepShape
 
 _PS_PER_NS: Final = 1_000
 _PS_PER_S: Final = 1_000_000_000_000
-
-_AIC = "aiconfigurator-core 0.12.0, vllm 0.24.0 tables"
-_VLLM_019 = "real vLLM 0.19.0 runs of Llama-3.1-8B (LLMServingSim, MIT)"
-
-EFFICIENCY_SOURCES: Final = MappingProxyType(
-    {
-        "matmul": Source(
-            SourceKind.PUBLISHED,
-            f"{_AIC}: Llama-3.1-70B TP8 H200, 4,096 prompt tokens, products 92.4 ms; at peak 70.9",
-            "2026-11-30",
-        ),
-        "attention": Source(
-            SourceKind.PUBLISHED,
-            f"{_AIC}: Llama-3.1-70B TP8 H100, 32,768 prompt tokens, 1,536 ms; all else 1,285",
-            "2026-11-30",
-        ),
-        "memory": Source(
-            SourceKind.PUBLISHED,
-            f"{_AIC}: Llama-3.1-8B TP1 H100, 32 decodes at 4,096 tokens, 12.35 ms; at peak 9.6",
-            "2026-11-30",
-        ),
-        "nvlink": Source(
-            SourceKind.PUBLISHED,
-            f"{_AIC}: Llama-3.1-70B TP8 H200, 4,096 prompt tokens, 160 all-reduces in 51.8 ms",
-            "2026-11-30",
-        ),
-        "all_reduce_ns": Source(
-            SourceKind.PUBLISHED,
-            f"{_AIC}: Llama-3.1-70B TP8 H100, 1 decode at 1,024 tokens, 10.1 ms; all else 7.7",
-            "2026-11-30",
-        ),
-        "layer_ns": Source(
-            SourceKind.MEASURED,
-            "RTX PRO 6000 and RTX 4090 operator times at 1 token: 2 norms, rotary, activation and"
-            f" attention take 18.6 and 17.8 us per layer ({_VLLM_019})",
-            "2026-04-24",
-        ),
-        "host_step_ns": Source(
-            SourceKind.MEASURED,
-            f"visible host time is at most 0.07 ms per step of up to 8 requests, {_VLLM_019};"
-            " synchronous scheduling adds 1 to 7 ms",
-            "2026-11-30",
-        ),
-        "host_request_ns": Source(
-            SourceKind.MEASURED,
-            f"best single constant over two {_VLLM_019}; chosen after seeing them",
-            "2026-11-30",
-        ),
-    }
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiency:
-    """How much of the peaks real kernels reach, and what a step costs beside them.
-
-    The defaults were chosen once; ``EFFICIENCY_SOURCES`` says from what.
-
-    Attributes:
-        matmul: share of the peak that matrix products reach.
-        attention: share of the peak that prefill attention reaches.
-        memory: share of the memory bandwidth that reads reach.
-        nvlink: share of the NVLink rate that all-reduces reach.
-        all_reduce_ns: start of one all-reduce.
-        layer_ns: small kernels of one layer, whatever the batch.
-        host_step_ns: host time per step that the GPU waits for.
-        host_request_ns: the same per request in the step.
-    """
-
-    matmul: float = 0.77
-    attention: float = 0.70
-    memory: float = 0.84
-    nvlink: float = 0.84
-    all_reduce_ns: int = 15_000
-    layer_ns: int = 18_000
-    host_step_ns: int = 70_000
-    host_request_ns: int = 7_000
-
-    def __post_init__(self) -> None:
-        """Refuse shares outside (0, 1] and negative times."""
-        for name in ("matmul", "attention", "memory", "nvlink"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(
-                    f"efficiency {name} {getattr(self, name)!r}", hint="Write a share in (0, 1]"
-                )
-        for name in ("all_reduce_ns", "layer_ns", "host_step_ns", "host_request_ns"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} {getattr(self, name)!r}", hint="Write ns from 0")
-
-    def sources(self) -> dict[str, Source]:
-        """Return the source of each value; one that was changed is an assumption of its user."""
-        default = Efficiency()
-        return {
-            item.name: EFFICIENCY_SOURCES[item.name]
-            if getattr(self, item.name) == getattr(default, item.name)
-            else Source(SourceKind.ASSUMED, f"{item.name} {getattr(self, item.name)} as given")
-            for item in fields(self)
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +49,7 @@ class RooflineModel:
 
     Simplifications, all assumed: the stages of a pipelined worker run one after the other and the
     hand-over between them is free; every decode has the mean context; tensor-parallel ranks lie
-    in one NVLink domain; routing to experts is uniform and all ranks share every expert; products
-    of routed experts run as well as dense ones (published prefills take 1.6 to 2 times as long).
+    in one NVLink domain; routing to experts is uniform and all ranks share every expert.
     """
 
     def __init__(self, work: ModelWork, gpu: Gpu, efficiency: Efficiency | None = None) -> None:
@@ -165,8 +68,8 @@ class RooflineModel:
         is_assumed = self._work.pp > 1 or self._efficiency != Efficiency()
         return Source(
             SourceKind.ASSUMED if is_assumed else SourceKind.DERIVED,
-            f"roofline of {self._gpu_name}: data-sheet peaks x efficiencies fitted to {_AIC},"
-            f" fixed costs from {_VLLM_019}" + (", stages in series" * (self._work.pp > 1)),
+            f"roofline of {self._gpu_name}: data-sheet peaks x efficiencies fitted to {AIC},"
+            f" fixed costs from {VLLM_019}" + (", stages in series" * (self._work.pp > 1)),
         )
 
     def mixed_step_ns(self, shape: StepShape) -> int:
@@ -257,6 +160,7 @@ class _Rates:
     """What the kernels reach, per second."""
 
     matmul_flops: int
+    expert_flops: int
     attention_flops: int
     memory_bytes_per_s: int
     all_reduce_bytes_per_s: int
@@ -266,7 +170,8 @@ class _Rates:
 class _Coefficients:
     """Integer ps of everything that does not depend on the step.
 
-    ``weights_ps[t]`` is the weight read of a step of t tokens; the last entry holds beyond.
+    ``weights_ps`` reads the weights that every step needs. ``experts_ps[t]`` reads the routed
+    experts that t tokens touch; the last entry holds beyond, and is all there is without experts.
     ``context_ps`` holds (window, ps per token attended to) for decodes.
     """
 
@@ -275,19 +180,21 @@ class _Coefficients:
     token_ps: int
     matmul_token_ps: int
     head_request_ps: int
-    weights_ps: tuple[int, ...]
+    weights_ps: int
+    experts_ps: tuple[int, ...]
     context_ps: tuple[tuple[int | None, int], ...]
 
     def linear_ps(self, num_tokens: int, num_requests: int) -> int:
         """Return all of a step but attention; at least 1 ns."""
         matmul_ps = self.matmul_token_ps * num_tokens + self.head_request_ps * num_requests
-        weights_ps = self.weights_ps[min(num_tokens, len(self.weights_ps) - 1)]
+        experts_ps = self.experts_ps[min(num_tokens, len(self.experts_ps) - 1)]
         return max(
             _PS_PER_NS,
             self.step_ps
             + self.request_ps * num_requests
             + self.token_ps * num_tokens
-            + max(matmul_ps, weights_ps),
+            + max(matmul_ps, self.weights_ps)
+            + experts_ps,
         )
 
     def decode_batch(self, num_decodes: int) -> _DecodeBatch:
@@ -329,6 +236,7 @@ def _rates(work: ModelWork, gpu: Gpu, efficiency: Efficiency) -> _Rates:
     matmul = gpu.fp8_flops if work.is_fp8_matmul and gpu.fp8_flops else gpu.bf16_flops
     return _Rates(
         matmul_flops=round(matmul * efficiency.matmul),
+        expert_flops=round(gpu.bf16_flops * efficiency.matmul),
         attention_flops=round(gpu.bf16_flops * efficiency.attention),
         memory_bytes_per_s=round(gpu.memory_bandwidth * efficiency.memory),
         all_reduce_bytes_per_s=round((gpu.nvlink_bytes_per_s or 0) * efficiency.nvlink),
@@ -337,21 +245,39 @@ def _rates(work: ModelWork, gpu: Gpu, efficiency: Efficiency) -> _Rates:
 
 def _coefficients(work: ModelWork, rates: _Rates, efficiency: Efficiency) -> _Coefficients:
     memory = rates.memory_bytes_per_s
-    routed = expert_bytes_by_tokens(work.experts) if work.experts else (0,)
+    experts = work.experts
+    routed = expert_bytes_by_tokens(experts) if experts else (0,)
     step_ns = (
         efficiency.host_step_ns
         + efficiency.layer_ns * work.num_layers
         + efficiency.all_reduce_ns * work.num_all_reduces
+        + efficiency.expert_layer_ns * (experts.num_layers if experts else 0)
     )
     return _Coefficients(
         step_ps=step_ns * _PS_PER_NS,
         request_ps=efficiency.host_request_ns * _PS_PER_NS
         + _time_ps(work.state_bytes_per_request, memory),
-        token_ps=_time_ps(work.activation_bytes_per_token, memory) + _all_reduce_ps(work, rates),
+        token_ps=_time_ps(work.activation_bytes_per_token, memory)
+        + _all_reduce_ps(work, rates)
+        + (_expert_token_ps(experts, rates) if experts else 0),
         matmul_token_ps=_time_ps(work.matmul_flops_per_token, rates.matmul_flops),
         head_request_ps=_time_ps(work.head_flops_per_request, rates.matmul_flops),
-        weights_ps=tuple(_time_ps(work.dense_weight_bytes + more, memory) for more in routed),
+        weights_ps=_time_ps(work.dense_weight_bytes, memory),
+        experts_ps=tuple(_time_ps(num_bytes, memory) for num_bytes in routed),
         context_ps=tuple((part.window, _context_token_ps(part, rates)) for part in work.attention),
+    )
+
+
+def _expert_token_ps(experts: ExpertWork, rates: _Rates) -> int:
+    """Return the products and rows of one token in its routed experts.
+
+    Products do not hide behind the weight reads: under skewed routing some experts multiply long
+    after others have waited for memory. 8-bit weights are multiplied no faster than 16-bit ones.
+
+    Source: measured kernels of aiconfigurator-core 0.12.0; see docs/explanation/accuracy.md.
+    """
+    return _time_ps(experts.matmul_flops_per_token, rates.expert_flops) + _time_ps(
+        experts.row_bytes_per_token, rates.memory_bytes_per_s
     )
 
 

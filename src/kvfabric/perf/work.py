@@ -44,16 +44,25 @@ class AttentionWork:
     window: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertWork:
     """Routed experts: each token picks ``num_active`` of ``num_experts`` in every such layer.
 
-    ``weight_bytes`` are those of all routed experts of all layers.
+    Attributes:
+        num_experts: routed experts of a layer.
+        num_active: experts that one token uses.
+        num_layers: layers with routed experts.
+        weight_bytes: of all routed experts of all layers.
+        matmul_flops_per_token: in the experts that one token uses, all layers.
+        row_bytes_per_token: memory traffic of the rows that the experts exchange, all layers.
     """
 
     num_experts: int
     num_active: int
+    num_layers: int
     weight_bytes: int
+    matmul_flops_per_token: int
+    row_bytes_per_token: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +76,13 @@ class ModelWork:
         tp: GPUs that share each layer.
         pp: pipeline stages.
         num_layers: layers of all stages.
-        matmul_flops_per_token: in the linear layers that a token passes, without the head.
+        matmul_flops_per_token: in the linear layers that every token passes, without the head.
         head_flops_per_request: in the head.
         dense_weight_bytes: read in every step, the head included.
         experts: routed experts, or None.
         attention: one entry per kind of layer.
         state_bytes_per_request: recurrent state read and written per request and step.
-        activation_bytes_per_token: memory traffic between the matrix products.
+        activation_bytes_per_token: memory traffic between those products.
         all_reduce_bytes_per_token: size of one all-reduce per token.
         num_all_reduces: per step.
         is_fp8_matmul: matrix products run on 8-bit operands.
@@ -188,7 +197,7 @@ def work_from_geometry(
         )
     stored = weight_format(weights or geometry.weight_format)
     head = parameters.output_head or parameters.embedding
-    used = sum(layer.dense + layer.active_experts for layer in parameters.layers)
+    dense = sum(layer.dense for layer in parameters.layers)
     state_bytes = sum(g.layout.state_bytes * len(g.layers) for g in geometry.groups)
     cache = geometry.dtype_bytes if kv_dtype_bytes is None else kv_dtype_bytes
     is_split = tp > 1
@@ -196,17 +205,17 @@ def work_from_geometry(
         tp=tp,
         pp=pp,
         num_layers=geometry.num_layers,
-        matmul_flops_per_token=ceil_div(_FLOPS_PER_WEIGHT * used, tp),
+        matmul_flops_per_token=ceil_div(_FLOPS_PER_WEIGHT * dense, tp),
         head_flops_per_request=ceil_div(_FLOPS_PER_WEIGHT * head, tp),
         dense_weight_bytes=ceil_div(weight_bytes(_without_experts(parameters, head), stored), tp),
-        experts=_expert_work(parameters, stored, tp),
+        experts=_expert_work(geometry.hidden_size, parameters, stored, tp),
         attention=tuple(
             _attention_work(group, tp, cache)
             for group in geometry.groups
             if group.layout.kind in TOKEN_KINDS
         ),
         state_bytes_per_request=2 * ceil_div(state_bytes, tp),
-        activation_bytes_per_token=_activation_bytes(geometry, used, tp),
+        activation_bytes_per_token=_activation_bytes(geometry, dense, tp),
         all_reduce_bytes_per_token=_ACTIVATION_BYTES * geometry.hidden_size if is_split else 0,
         num_all_reduces=2 * geometry.num_layers if is_split else 0,
         is_fp8_matmul=stored.name == "fp8",
@@ -219,15 +228,33 @@ def _without_experts(parameters: ParameterCount, head: int) -> ParameterCount:
     return replace(parameters, embedding=0, output_head=head, layers=layers)
 
 
-def _expert_work(parameters: ParameterCount, stored: WeightFormat, tp: int) -> ExpertWork | None:
+def _expert_work(
+    hidden_size: int, parameters: ParameterCount, stored: WeightFormat, tp: int
+) -> ExpertWork | None:
+    """Return the routed experts of one rank, which holds a share of every expert.
+
+    Per token, layer and expert: the row of the hidden size is gathered, the result written, and
+    read again to be summed; between, the width is written and read by three kernels (2 + 2 for the
+    first product and its gate, 1 + 1 for the activation), width being weights / hidden size. The
+    sum is written once.
+
+    Source: derived from the kernels that run in series: product, activation, product, sum.
+    """
     if not parameters.num_experts:
         return None
     layers = tuple(replace(layer, dense=0) for layer in parameters.layers)
     routed = replace(parameters, embedding=0, output_head=0, final_norm=0, layers=layers)
+    num_layers = sum(bool(layer.experts) for layer in layers)
+    used = sum(layer.active_experts for layer in layers)
+    whole_rows = (3 * parameters.num_active_experts + 1) * hidden_size * num_layers
+    between = ceil_div(2 * used, hidden_size * tp)
     return ExpertWork(
         num_experts=parameters.num_experts,
         num_active=parameters.num_active_experts,
+        num_layers=num_layers,
         weight_bytes=ceil_div(weight_bytes(routed, stored), tp),
+        matmul_flops_per_token=ceil_div(_FLOPS_PER_WEIGHT * used, tp),
+        row_bytes_per_token=_ACTIVATION_BYTES * (whole_rows + between),
     )
 
 
@@ -250,8 +277,8 @@ def _attention_work(group: LayerGroup, tp: int, dtype_bytes: int) -> AttentionWo
     )
 
 
-def _activation_bytes(geometry: KVGeometry, used_weights: int, tp: int) -> int:
-    """Return the memory traffic of a token between the matrix products of all layers.
+def _activation_bytes(geometry: KVGeometry, dense_weights: int, tp: int) -> int:
+    """Return the memory traffic of a token between the products of all layers, experts apart.
 
     Two additions with norm read and write the residual stream and their input: 8 rows of the
     hidden size per layer, whole on every rank. Between, each linear layer has one side that is not
@@ -263,5 +290,5 @@ def _activation_bytes(geometry: KVGeometry, used_weights: int, tp: int) -> int:
     all-reduces.
     """
     residual = 8 * geometry.hidden_size * geometry.num_layers
-    between = ceil_div(used_weights, geometry.hidden_size * tp)
+    between = ceil_div(dense_weights, geometry.hidden_size * tp)
     return _ACTIVATION_BYTES * (residual + between)

@@ -11,7 +11,7 @@ from kvfabric.fabric.engines.pfc_params import PfcParams
 from kvfabric.kvcache.geometry import KVGeometry
 from kvfabric.kvcache.resharding import LatentSenders
 from kvfabric.metrics.latency import Slo
-from kvfabric.perf.roofline import Efficiency
+from kvfabric.perf.efficiency import Efficiency
 from kvfabric.perf.transfer_times import TransferTimes
 from kvfabric.plan.cabling import CableRule
 from kvfabric.plan.failures import WorkerFailure, check_failures

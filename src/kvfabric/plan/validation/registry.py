@@ -8,6 +8,8 @@ from kvfabric.errors import ConfigError
 from kvfabric.plan.validation import (
     all_to_all,
     closed_loop,
+    expert_layers,
+    expert_steps,
     handoff,
     kv_bytes,
     kv_capacity,
@@ -33,6 +35,8 @@ COMPARISONS: Final[tuple[Comparison, ...]] = tuple(
             vllm_runs,
             closed_loop,
             step_times,
+            expert_steps,
+            expert_layers,
             handoff,
             max_min,
             pfc,

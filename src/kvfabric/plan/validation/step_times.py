@@ -1,4 +1,4 @@
-"""Step times of the built-in roofline against published and measured ones.
+"""Step times of dense models in the built-in roofline against published and measured ones.
 
 Rows named "calibrated" chose a constant of ``Efficiency``; all others were held out. Tolerances are
 a little above the error found, so that a row that gets worse is seen; a far-off row says why.
@@ -10,7 +10,8 @@ from functools import cache, partial
 from typing import Final
 
 from kvfabric.catalog.gpus import gpu
-from kvfabric.perf.roofline import Efficiency, RooflineModel
+from kvfabric.perf.efficiency import Efficiency
+from kvfabric.perf.roofline import RooflineModel
 from kvfabric.perf.work import ModelWork, work_from_geometry
 from kvfabric.plan.validation.comparison import Comparison, Figure, Limit, Role
 from kvfabric.plan.validation.kv_bytes import geometry_of
@@ -103,16 +104,7 @@ MEASURED_ROWS: Final = (
         "rtx-4090", "llama-3.1-8b", 1, prefill(2_048), 199.2, 26, "held out, far off, measured"
     ),
 )
-# Far off, all optimistic: products of routed experts run well below dense ones, and the exchange
-# between expert-parallel ranks is not modelled. Qwen3 is published with 8 expert-parallel ranks
-# (aiconfigurator-core 0.12.0, vllm, H200), ours shares every expert among 8; gpt-oss is measured
-# (llm-d blog, 2026-08-17: 39,065 token/s), taken here as one prompt of 8,192 tokens.
-EXPERT_ROWS: Final = (
-    StepRow(H200, "qwen3-235b-a22b", 8, prefill(4_096), 146.8, 51, "held out, far off"),
-    StepRow(H200, "qwen3-235b-a22b", 8, decode(32, 4_096), 23.8, 20, "held out, far off"),
-    StepRow(H100, "gpt-oss-120b", 1, prefill(8_192), 209.7, 41, "held out, far off, measured"),
-)
-ALL_ROWS: Final = AIC_ROWS + AIC_FAR_ROWS + MEASURED_ROWS + EXPERT_ROWS
+ALL_ROWS: Final = AIC_ROWS + AIC_FAR_ROWS + MEASURED_ROWS
 
 # aiconfigurator-core 0.12.0, H200, Llama-3.1-70B TP8, 4,096 tokens: products 52.6 + 23.7 + 8.6
 # + 7.5 ms, all-reduces 2 x 25.9, attention 6.7, the rest of 164.9. Attention is 41 % short:
@@ -133,13 +125,14 @@ def part_of_prefill_ms(halved: Efficiency) -> float:
     return (slower_ns - RooflineModel(work, h200).mixed_step_ns(shape)) / 1e6
 
 
-def _figures(rows: Sequence[StepRow]) -> list[Figure]:
+def row_figures(rows: Sequence[StepRow]) -> list[Figure]:
+    """Return published and ours for every row."""
     return [Figure(f"{row}, ms", row.published_ms, row.estimate_ms) for row in rows]
 
 
 def _of(keep: Callable[[StepRow], bool]) -> Callable[[], list[Figure]]:
     rows = tuple(row for row in ALL_ROWS if keep(row))
-    return partial(_figures, rows)
+    return partial(row_figures, rows)
 
 
 def _part_figures() -> list[Figure]:
@@ -153,13 +146,13 @@ def _is_hopper(row: StepRow) -> bool:
     return row.gpu in {H100, H200} and row.model.startswith("llama")
 
 
-_AIC: Final = "aiconfigurator-core 0.12.0, vllm 0.24.0 tables"
+AIC: Final = "aiconfigurator-core 0.12.0, vllm 0.24.0 tables"
 
 COMPARISONS: Final = (
     Comparison(
         part="step-times",
         what="Llama-3.1 on H100 and H200",
-        source=_AIC,
+        source=AIC,
         role=Role.HELD_OUT,
         limit=Limit(0.0125, 0.046),
         recompute=_of(lambda row: _is_hopper(row) and row.role == "held out"),
@@ -167,7 +160,7 @@ COMPARISONS: Final = (
     Comparison(
         part="step-times",
         what="Llama-3.1 on H100 and H200, rows that chose a constant",
-        source=_AIC,
+        source=AIC,
         role=Role.CALIBRATED,
         limit=Limit(0.006, 0.016),
         recompute=_of(lambda row: _is_hopper(row) and row.role != "held out"),
@@ -183,7 +176,7 @@ COMPARISONS: Final = (
     Comparison(
         part="step-times",
         what="Llama-3.1-70B on B200, half of the rows as GB200",
-        source=_AIC,
+        source=AIC,
         role=Role.HELD_OUT,
         limit=Limit(0.15, 0.26),
         recompute=_of(lambda row: row.gpu == B200),
@@ -206,24 +199,8 @@ COMPARISONS: Final = (
     ),
     Comparison(
         part="step-times",
-        what="Qwen3-235B on 8 H200 (experts)",
-        source=_AIC,
-        role=Role.HELD_OUT,
-        limit=Limit(0.345, 0.50),
-        recompute=_of(lambda row: row.model == "qwen3-235b-a22b"),
-    ),
-    Comparison(
-        part="step-times",
-        what="prefill, gpt-oss-120b on H100 (experts)",
-        source="llm-d blog, 2026-08-17, measured",
-        role=Role.HELD_OUT,
-        limit=Limit(0.40, 0.40),
-        recompute=_of(lambda row: row.model == "gpt-oss-120b"),
-    ),
-    Comparison(
-        part="step-times",
         what="parts of one prefill on H200, attention worst",
-        source=_AIC,
+        source=AIC,
         role=Role.HELD_OUT,
         limit=Limit(0.13, 0.415),
         recompute=_part_figures,

@@ -3,8 +3,10 @@
 Records profiles, runs requests through a real cluster, simulates the same requests with each one
 and prints both. One profile is of an executor that has the machine to itself; with several workers
 another one is recorded in place: a load runs through the same cluster, and lines are fitted to its
-steps and transfers. Ratios, no absolute promise: run it on a machine that does nothing else, since
-what else runs changes between the record and the run.
+steps and transfers. A third one is fitted to the steps of the run itself, as ``serve --record``
+does: it tells what of the error is the simulation's, not that of another time and load. Ratios, no
+absolute promise: run it on a machine that does nothing else, since what else runs changes between
+the record and the run.
 
     python bench/bench_prediction.py --model smollm2 --threads 1
     python bench/bench_prediction.py --model smollm2 --threads 1 --decode 1
@@ -27,6 +29,7 @@ from kvfabric.engine.process_cluster import ProcessCluster
 from kvfabric.engine.profile_in_place import LoadShape, fit_step_times
 from kvfabric.engine.profile_recorder import control_ns, needed_blocks, record_step_times
 from kvfabric.engine.record_in_place import run_in_place
+from kvfabric.engine.traffic_log import step_times_of
 from kvfabric.metrics.latency import tpot_ns, ttft_ns
 from kvfabric.perf.step_times import MeasuredStepModel, StepTimes
 from kvfabric.perf.transfer_times import MeasuredTransfers, TransferTimes
@@ -37,7 +40,7 @@ from kvfabric.sim.executor import SimExecutor
 from kvfabric.sim.simulation import Simulation, SimulationConfig
 
 BATCHES, CONTEXTS = (1, 2, 4, 8), (32, 384)
-CHUNKS, HISTORIES = (16, 128, 352), (0, 128)
+CHUNKS, HISTORIES = (16, 64, 128, 240, 352), (0, 128)
 _NO_TRANSFERS = TransferTimes(
     setup_ns=0, bytes_per_s=10**12, source=Source(SourceKind.ASSUMED, "nothing moves")
 )
@@ -157,8 +160,8 @@ def show(times: StepTimes) -> None:
     """Print a profile."""
     print(times.source.text)
     for name, axis, grid in (
-        ("decode, ms", BATCHES, times.decode_ns),
-        ("prefill, ms", CHUNKS, times.prefill_ns),
+        ("decode, ms", times.batches, times.decode_ns),
+        ("prefill, ms", times.chunks, times.prefill_ns),
     ):
         for size, row in zip(axis, grid, strict=True):
             print(f"  {name:12} {size:4}  " + "  ".join(f"{ns / 1e6:8.2f}" for ns in row))
@@ -230,6 +233,8 @@ def main() -> None:
         profiles = [replace(alone, transfers=placed.transfers), placed]
     requests, gaps_s = requests_of(options.requests, options.rate, seed=1)
     log, block_bytes = run(settings, spec, requests, gaps_s)
+    source = Source(SourceKind.MEASURED, f"{options.model}, {options.dtype}, of the run itself")
+    profiles.append(step_times_of(log, settings, source))
     for times in profiles:
         show(times)
         predicted = simulate(settings, log, times, block_bytes)

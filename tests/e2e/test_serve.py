@@ -10,9 +10,12 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from command import run
+
+from kvfabric.app.step_times_file import read_step_times
 
 _MAIN = "from kvfabric.app.main import main; main()"
 _needs_engine = pytest.mark.skipif(
@@ -235,3 +238,39 @@ def test_a_dead_control_loop_fails_requests_and_ends_without_a_traceback() -> No
     assert process.returncode == 3
     assert "the loop is broken" in said
     assert "Traceback" not in said
+
+
+@_needs_engine
+def test_step_times_of_the_traffic_are_written_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "steps.json"
+    served = ["serve", "--model", "random:llama", "--decode", "1", "--dtype", "float32"]
+    served += ["--port", "0", "--kv-blocks", "60", "--threads", "1", "--record", str(path)]
+    with _command(*served) as process:
+        url = _said(process, r"on (http://127\.0\.0\.1:\d+/v1)")
+        for i in range(9):
+            body = {"model": "random:llama", "prompt": "a network " * (i + 1), "max_tokens": 5}
+            request = urllib.request.Request(  # noqa: S310 - ours
+                f"{url}/completions",
+                json.dumps(body).encode(),
+                {"Content-Type": "application/json"},
+            )
+            urllib.request.urlopen(request).read()  # noqa: S310 - ours
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert f"steps are in {path}" in said
+    times = read_step_times(path)
+    assert times.source.text.startswith("kvfabric serve --record: random:llama, float32, 1 + 1")
+    assert times.transfers is not None
+
+
+@_needs_engine
+def test_a_record_that_cannot_be_written_is_told_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "none" / "steps.json"
+    ran = run(capsys, "serve", "--model", "random:llama", "--record", str(path))
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        f"kvfabric: --record: cannot write {path}: No such file or directory. Name another file\n"
+    )

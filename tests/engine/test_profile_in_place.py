@@ -93,6 +93,19 @@ def test_nothing_gets_faster_with_more_work() -> None:
     assert [row[0] for row in times.decode_ns] == sorted(row[0] for row in times.decode_ns)
 
 
+def test_a_start_is_kept_where_long_prompts_are_a_little_faster() -> None:
+    """Without negative factors: a start and a slope, not a slope alone that is too steep."""
+    log = log_of()
+    for i, step in enumerate(log.steps[:400]):
+        if step.shape.prefill:
+            tokens = step.shape.prefill[0][0]
+            end_ns = step.start_ns + 200_000 + 5_000 * tokens - tokens * tokens
+            log.steps[i] = step._replace(end_ns=end_ns)
+    times = fitted(log)
+    for tokens, row in zip(times.chunks, times.prefill_ns, strict=True):
+        assert row[0] == pytest.approx(200_000 + 5_000 * tokens - tokens * tokens, rel=0.06)
+
+
 def test_too_few_steps_are_refused() -> None:
     with pytest.raises(ConfigError, match="0 decode steps in the run of 2 workers"):
         fitted(DecisionLog())

@@ -266,6 +266,11 @@ def generate(prompts: tuple[str, ...], record: Path | None, **options: Any) -> N
     show_default=True,
     help="Seconds that running requests have to finish when the server is told to end.",
 )
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File that gets the step times of the traffic at the end, for perf kind step-times.",
+)
 def serve(**options: Any) -> None:
     """Serve a model with an OpenAI-compatible API, on this machine's workers.
 

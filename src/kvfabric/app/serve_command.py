@@ -8,13 +8,16 @@ import time  # noqa: TID251 - clients are told when the model was loaded
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 import uvicorn
 
+from kvfabric.app.record_traffic import TrafficRecorder
 from kvfabric.app.serve_workers import local_workers, remote_workers
 from kvfabric.engine.cluster_settings import ClusterSettings, handoff_mode
+from kvfabric.engine.decision_log import DecisionLog
 from kvfabric.engine.executor_spec import ExecutorSpec
 from kvfabric.engine.hosts.remote_cluster import RemoteCluster
 from kvfabric.engine.kv_layout import KvLayout
@@ -62,6 +65,7 @@ class ServeOptions:
     max_num_batched_tokens: int
     max_waiting: int
     shutdown_timeout: float
+    record: Path | None
 
 
 def run_serve(values: Mapping[str, Any]) -> None:
@@ -85,6 +89,7 @@ def run_serve(values: Mapping[str, Any]) -> None:
         device=options.device,
         num_threads=options.threads or max(1, (os.cpu_count() or 1) // settings.num_workers),
     )
+    recorder = None if options.record is None else TrafficRecorder(options.record)
     with _listen(options.host, options.port) as listener:
         relay = OutputRelay()
 
@@ -93,7 +98,8 @@ def run_serve(values: Mapping[str, Any]) -> None:
             shown = error if os.environ.get("KVFABRIC_TRACEBACK") else None
             _logger.critical("the control loop has ended: %r; start again", error, exc_info=shown)
 
-        with _workers(options, settings, executor, relay, fail) as cluster:
+        log = None if recorder is None else recorder.log
+        with _workers(options, settings, executor, relay, fail, log) as cluster:
             model = _served(options, source, settings)
             codec = ModelCodec(source.tokenizer(), source.chat_template)
             backend = ClusterBackend(
@@ -105,6 +111,8 @@ def run_serve(values: Mapping[str, Any]) -> None:
                 is_alive=lambda: cluster.is_alive,
             )
             _serve(options, backend, listener, settings)
+    if recorder is not None:
+        _say(recorder.write(settings, f"{options.model}, {options.dtype}"))
 
 
 def _workers(
@@ -113,9 +121,10 @@ def _workers(
     executor: ExecutorSpec,
     relay: OutputRelay,
     fail: Callable[[BaseException], None],
+    log: DecisionLog | None,
 ) -> AbstractContextManager[ProcessCluster | RemoteCluster]:
     if options.workers_on is None:
-        return local_workers(settings, executor, relay, fail, _say)
+        return local_workers(settings, executor, relay, fail, _say, log=log)
     if settings.kv_transport == SHARED:
         raise ConfigError(
             "--kv-transport shared: workers on other hosts cannot map each other's KV cache",
@@ -127,6 +136,7 @@ def _workers(
         relay,
         fail,
         _say,
+        log=log,
         listen_on=options.workers_on,
         token=options.worker_token,
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kvfabric.engine.cluster_settings import ClusterSettings
+from kvfabric.engine.decision_log import DecisionLog
 from kvfabric.engine.executor_spec import ExecutorSpec
 from kvfabric.engine.hosts.joining import check_token, host_and_port
 from kvfabric.engine.hosts.remote_cluster import RemoteCluster
@@ -22,10 +23,12 @@ def local_workers(
     sink: OutputSink,
     on_error: Callable[[BaseException], None],
     say: Say,
+    *,
+    log: DecisionLog | None,
 ) -> Iterator[ProcessCluster]:
     """Start worker processes, bring back those that die, and end them all."""
     say(f"starting {settings.num_workers} worker(s) of {executor.model}")
-    cluster = ProcessCluster(settings, executor, sink, on_error=on_error)
+    cluster = ProcessCluster(settings, executor, sink, on_error=on_error, log=log)
     with cluster, Supervisor(cluster):
         yield cluster
 
@@ -38,6 +41,7 @@ def remote_workers(
     on_error: Callable[[BaseException], None],
     say: Say,
     *,
+    log: DecisionLog | None,
     listen_on: str,
     token: str | None,
 ) -> Iterator[RemoteCluster]:
@@ -60,6 +64,7 @@ def remote_workers(
         token=check_token(token, "--worker-token"),
         on_event=say,
         on_error=on_error,
+        log=log,
     )
     try:
         host, port = cluster.address

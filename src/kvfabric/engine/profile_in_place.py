@@ -12,6 +12,7 @@ have the shapes that they have.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from random import Random
 from typing import NamedTuple
 
@@ -144,21 +145,24 @@ def _terms_of(chunks: Sequence[tuple[int, int]]) -> tuple[int, int, int]:
 
 
 def _line(terms: Sequence[Sequence[int]], times_ns: Sequence[int]) -> list[float]:
-    """Return the factors of terms that come closest, by least squares, none of them negative."""
+    """Return the factors of terms that come closest, by least squares, none of them negative.
+
+    The best of all subsets of terms whose own best factors are not negative; terms are few.
+    """
     matrix, wanted = np.array(terms, np.float64), np.array(times_ns, np.float64)
     scale = matrix.max(axis=0)
-    used = [i for i in range(matrix.shape[1]) if scale[i] > 0]
-    while True:
-        found: NDArray[np.float64] = np.linalg.lstsq(
-            matrix[:, used] / scale[used], wanted, rcond=None
-        )[0]
-        if len(used) == 1 or found.min() >= 0:
-            break
-        del used[int(found.argmin())]
-    factors = [0.0] * matrix.shape[1]
-    for i, factor in zip(used, found, strict=True):
-        factors[i] = max(0.0, float(factor / scale[i]))
-    return factors
+    there = [i for i in range(matrix.shape[1]) if scale[i] > 0]
+    best, least = [0.0] * matrix.shape[1], float(wanted @ wanted)
+    for count in range(1, len(there) + 1):
+        for used in map(list, combinations(there, count)):
+            scaled = matrix[:, used] / scale[used]
+            found: NDArray[np.float64] = np.linalg.lstsq(scaled, wanted, rcond=None)[0]
+            rest = wanted - scaled @ found
+            if found.min() >= 0 and rest @ rest < least:
+                least = float(rest @ rest)
+                factors = dict(zip(used, found / scale[used], strict=True))
+                best = [float(factors.get(i, 0.0)) for i in range(matrix.shape[1])]
+    return best
 
 
 def _at(factors: Sequence[float], terms: Sequence[int]) -> int:

@@ -56,7 +56,6 @@ def log_of(noise: int = 0) -> DecisionLog:
     log.transfers[1000] = 5, 9  # carried nothing
     log.transfer_bytes[1000] = 0
     log.steps.append(RecordedStep(0, StepShape(1, 5), 0, NEVER_NS))  # its worker died
-    log.steps.append(RecordedStep(0, StepShape(1, 5, ((3, 0),)), 0, 999))  # does both
     return log
 
 
@@ -73,12 +72,33 @@ def test_known_lines_come_back() -> None:
     assert model.mixed_step_ns(StepShape(3, 600)) == pytest.approx(105_000, rel=1e-3)
 
 
+def test_steps_of_prompts_and_decodes_count_with_the_prompts() -> None:
+    """A cluster without decode workers computes prompts in hardly any other steps."""
+    log = log_of()
+    for i, step in enumerate(log.steps[:400]):
+        if step.shape.prefill and i % 20 != 1:
+            ((tokens, history),) = step.shape.prefill
+            shape = StepShape(4, 4 * 200, step.shape.prefill)
+            pairs = tokens * history + tokens * (tokens + 1) // 2
+            took_ns = 50_000 + 700 * (tokens + 4) + 3 * pairs + 20 * 4 * (200 - 32)
+            log.steps[i] = RecordedStep(0, shape, step.start_ns, step.start_ns + took_ns)
+    times = fitted(log)
+    assert times.prefill_ns[1][1] == pytest.approx(
+        50_000 + 700 * 128 + 3 * (128 * 256 + 64 * 129), rel=1e-6
+    )
+    model = MeasuredStepModel(times)
+    for step in log.steps[:400]:
+        if step.shape.num_decodes and step.shape.prefill and step.shape.prefill[0][0] > 100:
+            took_ns = step.end_ns - step.start_ns
+            assert model.mixed_step_ns(step.shape) == pytest.approx(took_ns, rel=0.06)
+
+
 def test_means_are_kept_where_steps_scatter() -> None:
     log = log_of(noise=40_000)
     times = fitted(log)
     model = MeasuredStepModel(times)
     for is_prefill in (False, True):
-        steps = [s for s in log.steps if s.end_ns < NEVER_NS and s.end_ns > 999]
+        steps = [s for s in log.steps if s.end_ns < NEVER_NS]
         steps = [s for s in steps if bool(s.shape.prefill) is is_prefill]
         took = sum(step.end_ns - step.start_ns for step in steps)
         assert sum(model.mixed_step_ns(s.shape) for s in steps) == pytest.approx(took, rel=0.01)

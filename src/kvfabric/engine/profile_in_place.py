@@ -80,14 +80,15 @@ def fit_step_times(
     """Return step times from the steps of a run; see the module.
 
     Decodes: ``a + b * requests + c * tokens in their caches``. Prompts: ``a + b * tokens + c *
-    pairs`` of a token and one it attends to. No term is negative. Steps that do both are left out.
+    pairs`` of a token and one it attends to. No term is negative. Steps that do both count with the
+    prompts, less what ``MeasuredStepModel`` adds for the attention of their decodes.
 
     Raises:
         ConfigError: the run has too few steps of one kind.
     """
     steps = [step for step in log.steps if step.end_ns != NEVER_NS]
     decodes = [step for step in steps if not step.shape.prefill]
-    prefills = [step for step in steps if not step.shape.num_decodes]
+    prefills = [step for step in steps if step.shape.prefill]
     for name, found in (("decode", decodes), ("prefill", prefills)):
         if len(found) < LEAST_SAMPLES:
             raise ConfigError(
@@ -95,7 +96,16 @@ def fit_step_times(
                 hint="Run a longer load",
             )
     decode = _line([_decode_terms(step) for step in decodes], _durations(decodes))
-    prefill = _line([_prefill_terms(step) for step in prefills], _durations(prefills))
+    ns_per_token = decode[2]
+    attention_ns = [
+        ns_per_token * (step.shape.context_tokens - step.shape.num_decodes * contexts[0])
+        for step in prefills
+    ]
+    computing_ns = [
+        took_ns - more_ns
+        for took_ns, more_ns in zip(_durations(prefills), attention_ns, strict=True)
+    ]
+    prefill = _line([_prefill_terms(step) for step in prefills], computing_ns)
     return StepTimes(
         batches=tuple(batches),
         contexts=tuple(contexts),
@@ -136,15 +146,15 @@ def _decode_terms(step: RecordedStep) -> tuple[int, int, int]:
 
 
 def _prefill_terms(step: RecordedStep) -> tuple[int, int, int]:
-    return _terms_of(step.shape.prefill)
+    return _terms_of(step.shape.prefill, step.shape.num_decodes)
 
 
-def _terms_of(chunks: Sequence[tuple[int, int]]) -> tuple[int, int, int]:
+def _terms_of(chunks: Sequence[tuple[int, int]], num_decodes: int = 0) -> tuple[int, int, int]:
     pairs = sum(causal_pairs(n, history, None) for n, history in chunks)
-    return 1, sum(n for n, _ in chunks), pairs
+    return 1, sum(n for n, _ in chunks) + num_decodes, pairs
 
 
-def _line(terms: Sequence[Sequence[int]], times_ns: Sequence[int]) -> list[float]:
+def _line(terms: Sequence[Sequence[int]], times_ns: Sequence[float]) -> list[float]:
     """Return the factors of terms that come closest, by least squares, none of them negative.
 
     The best of all subsets of terms whose own best factors are not negative; terms are few.

@@ -86,11 +86,13 @@ def test_plan_and_simulate_say_what_step_times_they_used(
     handle: type[Handle], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "tiny.yaml"
-    path.write_text(SCENARIO.replace("num_blocks: 9000", "decode_tp: 4"))
-    text = " ".join(run(capsys, "simulate", str(path)).out.split())
-    assert handle.asked is not None
-    assert "by the roofline of h100-sxm-80gb 167.9 and 15.4 ms" in text
-    assert "Their error: not known for this model and GPU" in text
+    few = SCENARIO.replace("prefill: 20, decode: 12", "prefill: 2, decode: 4")
+    path.write_text(few.replace("num_blocks: 9000", "decode_tp: 4"))
+    for command in ("simulate", "plan"):
+        text = " ".join(run(capsys, command, str(path)).out.split())
+        assert handle.asked is not None
+        assert "by the roofline of h100-sxm-80gb 167.9 and 15.4 ms" in text
+        assert "Their error: not known for this model and GPU" in text
 
 
 BROKEN = {

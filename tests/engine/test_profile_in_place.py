@@ -6,12 +6,13 @@ Oracle: logs made from known lines.
 import importlib.util
 from random import Random
 
+import numpy as np
 import pytest
 from fake_clusters import settings_of
 
 from kvfabric.engine.decision_log import NEVER_NS, DecisionLog, RecordedStep
 from kvfabric.engine.executor_spec import FAKE, ExecutorSpec
-from kvfabric.engine.profile_in_place import LoadShape, fit_step_times, run_load
+from kvfabric.engine.profile_in_place import LoadShape, _line, fit_step_times, run_load
 from kvfabric.engine.record_in_place import run_in_place
 from kvfabric.errors import ConfigError
 from kvfabric.perf.step_times import MeasuredStepModel, StepTimes
@@ -113,17 +114,25 @@ def test_nothing_gets_faster_with_more_work() -> None:
     assert [row[0] for row in times.decode_ns] == sorted(row[0] for row in times.decode_ns)
 
 
-def test_a_start_is_kept_where_long_prompts_are_a_little_faster() -> None:
-    """Without negative factors: a start and a slope, not a slope alone that is too steep."""
-    log = log_of()
-    for i, step in enumerate(log.steps[:400]):
-        if step.shape.prefill:
-            tokens = step.shape.prefill[0][0]
-            end_ns = step.start_ns + 200_000 + 5_000 * tokens - tokens * tokens
-            log.steps[i] = step._replace(end_ns=end_ns)
-    times = fitted(log)
-    for tokens, row in zip(times.chunks, times.prefill_ns, strict=True):
-        assert row[0] == pytest.approx(200_000 + 5_000 * tokens - tokens * tokens, rel=0.06)
+def test_factors_are_the_best_that_are_not_negative() -> None:
+    """Karush-Kuhn-Tucker: a factor above 0 has no slope left, one at 0 would only go below."""
+    random, num_bounded = Random(7), 0
+    for _ in range(2000):
+        terms = []
+        for _ in range(random.choice([4, 8, 12, 40])):
+            n, history = random.randint(1, 400), random.choice([0, 0, random.randint(0, 400)])
+            terms.append((1, n, n * history + n * (n + 1) // 2))
+        times_ns = [random.randint(1, 10**6) for _ in terms]
+        factors = np.array(_line(terms, times_ns))
+        matrix = np.array(terms, np.float64)
+        matrix /= matrix.max(axis=0)
+        scaled = factors * np.array(terms).max(axis=0)
+        slopes = matrix.T @ (matrix @ scaled - times_ns) / 1e6
+        assert (factors >= 0).all()
+        assert (slopes >= -1e-6).all(), "a larger factor would come closer"
+        assert np.abs(slopes[factors > 0]).max(initial=0) < 1e-6
+        num_bounded += int((factors == 0).sum() == 2)
+    assert num_bounded > 20, "many cases have two terms at 0"
 
 
 def test_too_few_steps_are_refused() -> None:

@@ -1,8 +1,11 @@
 """What a server keeps of its traffic: the newest steps and transfers, nothing of its requests."""
 
+from pathlib import Path
+
 import pytest
 from fake_clusters import Outputs, request, settings_of
 
+from kvfabric.app.record_traffic import TrafficRecorder
 from kvfabric.engine.executor_spec import FAKE, ExecutorSpec
 from kvfabric.engine.process_cluster import ProcessCluster
 from kvfabric.engine.traffic_log import TrafficLog, step_times_of
@@ -59,3 +62,13 @@ def test_a_cluster_that_serves_leaves_steps_and_no_requests() -> None:
 def test_too_little_traffic_is_told() -> None:
     with pytest.raises(ConfigError, match="0 decode steps"):
         step_times_of(TrafficLog(), settings_of(), SOURCE)
+
+
+def test_too_little_traffic_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    new, old = tmp_path / "new.json", tmp_path / "old.json"
+    old.write_text("from before")
+    for path in (new, old):
+        said = TrafficRecorder(path).write(settings_of(), "fake")
+        assert said.startswith("no step times were written: 0 decode steps")
+    assert not new.exists()
+    assert old.read_text() == "from before"

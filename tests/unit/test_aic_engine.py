@@ -73,6 +73,19 @@ def test_words_that_tell_sizes_apart() -> None:
     assert words_between("deepseek-v3", "deepseek-ai/DeepSeek-V3.2") is None
 
 
+def test_a_quantized_configuration_keeps_what_says_so(handle: type[Handle], tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    for name in ("config.json", "hf_quant_config.json"):
+        (own / name).write_text("{}")
+    AicEngine(replace(LLAMA, model=str(own / "config.json")))
+    assert handle.files == {"config.json", "hf_quant_config.json"}
+    configs = tmp_path / "model_configs"
+    (configs / "x--Mixtral-8x7B-v0.1_hf_quant_config.json").write_text("{}")
+    AicEngine(replace(LLAMA, model=CARRIED[2]))
+    assert handle.files == {"config.json", "hf_quant_config.json"}
+
+
 def test_nothing_is_looked_for_in_the_network(handle: type[Handle], tmp_path: Path) -> None:
     AicEngine(replace(LLAMA, model=CARRIED[2]))  # carried, but downloaded when asked for by name
     assert handle.asked is not None

@@ -91,6 +91,17 @@ def test_the_floor_is_below_the_roofline_everywhere() -> None:
         assert floor.mixed_step_ns(shape) < roofline.mixed_step_ns(shape)
 
 
+def test_routed_experts_count_as_nothing() -> None:
+    """How many are read depends on the routing, which the source may know better."""
+    found = worker("qwen3-235b-a22b")
+    floor, roofline = found.floor().model, found.roofline()
+    assert floor is not None
+    assert roofline is not None
+    decodes = StepShape(64, 64 * 1000)
+    assert floor.mixed_step_ns(decodes) < roofline.mixed_step_ns(decodes) / 4
+    assert replace(found, system="h100_sxm").floor().model is not None, "the same GPU"
+
+
 def test_data_sheet_means_full_peaks_and_nothing_fixed() -> None:
     for name, value in ((f, getattr(DATA_SHEET, f)) for f in DATA_SHEET.__dataclass_fields__):
         assert value == (0 if name.endswith("_ns") else 1), name
@@ -103,8 +114,9 @@ def test_data_sheet_means_full_peaks_and_nothing_fixed() -> None:
         worker("kimi-k3"),  # parameters that cannot be counted
         worker(name="l40s", tp=2),  # no NVLink
         replace(worker(), gpu=None),
+        replace(worker(), system="gb200"),  # a faster chip than the one that is named
     ],
-    ids=["sparse", "not counted", "no NVLink", "no GPU"],
+    ids=["sparse", "not counted", "no NVLink", "no GPU", "another GPU"],
 )
 def test_some_workers_have_no_floor(found: AicWorker) -> None:
     assert found.floor().model is None

@@ -202,9 +202,14 @@ def _model_path(model: str) -> Iterator[str]:
     path = carried.get(model, Path(model))
     if model in _module("sdk.common").DefaultHFModels:
         yield model
-    elif path.is_file():  # carried, or a config.json of any name
+    elif path.is_file() and path.name == "config.json":
+        yield str(path.parent)
+    elif path.is_file():  # carried, or a configuration of another name
+        quantization = path.with_name(path.name.removesuffix(_CONFIG) + _QUANT_CONFIG)
         with TemporaryDirectory() as folder:
             shutil.copyfile(path, Path(folder) / "config.json")
+            if path.name.endswith(_CONFIG) and quantization.is_file():
+                shutil.copyfile(quantization, Path(folder) / "hf_quant_config.json")
             yield folder
     elif (path / "config.json").is_file():
         yield str(path)

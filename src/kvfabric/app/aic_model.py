@@ -1,9 +1,10 @@
 """Step times of aiconfigurator-core for one worker, beside those of the roofline."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvfabric.app.aic_engine import (
+    SYSTEMS,
     AicEngine,
     AicRequest,
     carried_models,
@@ -16,10 +17,9 @@ from kvfabric.app.models import is_catalog_name
 from kvfabric.catalog.gpus import Gpu
 from kvfabric.errors import ConfigError
 from kvfabric.kvcache.geometry import KVGeometry
-from kvfabric.perf.efficiency import Efficiency
 from kvfabric.perf.roofline import RooflineModel
 from kvfabric.perf.step_times import MeasuredStepModel, StepTimes
-from kvfabric.perf.work import work_from_geometry
+from kvfabric.perf.work import ModelWork, work_from_geometry
 from kvfabric.protocol.provenance import Source, SourceKind
 from kvfabric.protocol.step import StepShape
 
@@ -58,7 +58,14 @@ class AicWorker:
     backend: str = "vllm"
     is_expert_parallel: bool = False
 
-    def roofline(self, efficiency: Efficiency | None = None) -> RooflineModel | None:
+    @property
+    def is_of_gpu(self) -> bool:
+        """Return whether the package's tables are those of ``gpu``."""
+        if self.gpu is None:
+            return False
+        return self.system is None or self.system == SYSTEMS.get(self.gpu.name)
+
+    def roofline(self) -> RooflineModel | None:
         """Return the built-in step times, or None if there are none for this model and GPU.
 
         Parameters of some families cannot be counted, and some GPUs have no NVLink.
@@ -66,20 +73,27 @@ class AicWorker:
         if self.gpu is None:
             return None
         try:
-            work = work_from_geometry(
-                self.geometry,
-                tp=self.tp,
-                weights=self.weights,
-                kv_dtype_bytes=self.kv_element_bytes,
-            )
-            return RooflineModel(work, self.gpu, efficiency)
+            return RooflineModel(self._work(), self.gpu)
         except ConfigError:
             return None
 
     def floor(self) -> Floor:
-        """Return the least that steps take; none where attention may skip most tokens."""
+        """Return the least that steps take; none where attention may skip most tokens.
+
+        Routed experts count as nothing: how many of them are read depends on the routing.
+        """
         is_sparse = any(group.layout.index_bytes for group in self.geometry.groups)
-        return Floor(None if is_sparse else self.roofline(DATA_SHEET))
+        if self.gpu is None or is_sparse or not self.is_of_gpu:
+            return Floor(None)
+        try:
+            return Floor(RooflineModel(replace(self._work(), experts=None), self.gpu, DATA_SHEET))
+        except ConfigError:
+            return Floor(None)
+
+    def _work(self) -> ModelWork:
+        return work_from_geometry(
+            self.geometry, tp=self.tp, weights=self.weights, kv_dtype_bytes=self.kv_element_bytes
+        )
 
     def request(self) -> AicRequest:
         """Return the worker in the package's names.
@@ -140,7 +154,7 @@ def aic_model(worker: AicWorker, limits: GridLimits) -> MeasuredStepModel:
 def _beside(engine: AicEngine, worker: AicWorker) -> Iterator[str]:
     """Yield what two steps take here and by the roofline, if it knows the GPU."""
     roofline = worker.roofline()
-    if roofline is None or worker.gpu is None:
+    if roofline is None or worker.gpu is None or not worker.is_of_gpu:
         return
     prompt = StepShape(0, 0, ((_SHOWN_PROMPT, 0),))
     batch = StepShape(_SHOWN_BATCH, _SHOWN_BATCH * _SHOWN_CONTEXT)

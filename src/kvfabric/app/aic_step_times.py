@@ -5,7 +5,7 @@ behind a long history faster than its KV cache can be read. So no time is taken 
 tenths of what the data sheet allows (the missing tenth is for rounded data sheets).
 
 The grid is dense enough that steps between its points are 0.5 % off in the mean and 4 % at p99
-(3,000 random steps of Llama-3.1-70B on H100); where kernels change, up to 14 % (256 to 257 tokens).
+(3,000 random steps of Llama-3.1-70B on H100); where kernels change, up to 13 % (256 to 257 tokens).
 """
 
 from collections.abc import Callable, Sequence

@@ -25,6 +25,16 @@ def check_out(out: Path | None) -> None:
         raise ConfigError(f"cannot write in {nearest}", where="--out", hint="Name another folder")
 
 
+def write_text(path: Path, text: str, *, where: str) -> None:
+    """Write one file; ``where`` is the option that named it."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {path}: {error.strerror}", where=where, hint="Name another file"
+        ) from None
+
+
 def write_files(out: Path, files: Mapping[str, str | bytes]) -> None:
     """Write texts and bytes by name into a folder, which is made if need be."""
     try:

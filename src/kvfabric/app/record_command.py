@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kvfabric.app.output import write_text
 from kvfabric.app.step_times_file import step_times_json
 from kvfabric.engine.cluster_settings import ClusterSettings
 from kvfabric.engine.decision_log import DecisionLog
@@ -14,7 +15,6 @@ from kvfabric.engine.generate import generator
 from kvfabric.engine.profile_in_place import LoadShape, fit_step_times
 from kvfabric.engine.profile_recorder import control_ns, needed_blocks, record_step_times
 from kvfabric.engine.record_in_place import run_in_place
-from kvfabric.errors import ConfigError
 from kvfabric.perf.step_times import StepTimes
 from kvfabric.protocol.provenance import Source, SourceKind
 
@@ -87,10 +87,5 @@ def record(path: Path, options: Mapping[str, Any]) -> str:
             control_ns=measure_control_ns(0),
             source=source,
         )
-    try:
-        path.write_text(step_times_json(times), "utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {path}: {error.strerror}", where="--record", hint="Name another file"
-        ) from None
+    write_text(path, step_times_json(times), where="--record")
     return f"step times of {options['model']} on this machine are in {path}\n"

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kvfabric.app.output import write_text
 from kvfabric.app.step_times_file import step_times_json
 from kvfabric.engine.cluster_settings import ClusterSettings
 from kvfabric.engine.traffic_log import TrafficLog, step_times_of
@@ -43,9 +44,7 @@ class TrafficRecorder:
         source = Source(SourceKind.MEASURED, text, datetime.now(UTC).date().isoformat())
         try:
             times = step_times_of(self.log, settings, source)
-            self._path.write_text(step_times_json(times), "utf-8")
+            write_text(self._path, step_times_json(times), where="--record")
         except ConfigError as error:
             return f"no step times were written: {error.what}"
-        except OSError as error:
-            return f"no step times were written: {self._path}: {error.strerror}"
         return f"step times of {len(self.log.steps):,} steps are in {self._path}"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from kvfabric.app.fleet_words import roles
 from kvfabric.app.layout import STAGES, fold, ms, number, table
+from kvfabric.export.limits import stated_error
 from kvfabric.export.plan_json import plan_not_modelled
 from kvfabric.metrics.latency import TtftSplit
 from kvfabric.plan.compare import Comparison, DesignResult, FabricFacts
@@ -32,6 +33,7 @@ def render_plan(comparison: Comparison, verdicts: Sequence[Verdict]) -> str:
         *(f"- {verdict.text}" for verdict in verdicts),
         "",
         f"Step times: {comparison.fleet.model.source}.",
+        f"Their error: {stated_error(comparison.fleet.model)}.",
         "Does not model: " + "; ".join(plan_not_modelled(request)) + ".",
         *(f"Note: {note}." for note in _notes(comparison)),
     ]

@@ -12,6 +12,7 @@ from kvfabric.app.aic_step_times import GridLimits
 from kvfabric.app.flags import told_by_flag
 from kvfabric.app.layout import fold, table
 from kvfabric.app.models import load_geometry
+from kvfabric.app.output import write_text
 from kvfabric.app.step_times_file import step_times_json
 from kvfabric.catalog.gpus import gpu
 from kvfabric.errors import ConfigError
@@ -62,7 +63,7 @@ def run_step_times(options: Mapping[str, Any]) -> str:
             hint="Name another GPU or --tp",
         )
     if out is not None and found.aic is not None:
-        _write(out, found.aic)
+        write_text(out, step_times_json(found.aic), where="--out")
     rows = [(step, *_times_ms(found, step.shape)) for step in _steps()]
     if options["output_format"] == "json":
         return _json(worker, found, rows)
@@ -96,15 +97,6 @@ def _find(worker: AicWorker, *, is_needed: bool) -> _Found:
         if is_needed:
             raise
         return _Found(roofline, None, error.what)
-
-
-def _write(path: Path, times: StepTimes) -> None:
-    try:
-        path.write_text(step_times_json(times), "utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {path}: {error.strerror}", where="--out", hint="Name another file"
-        ) from None
 
 
 def _steps() -> Iterator[_Step]:

@@ -1,6 +1,7 @@
 """Grids of step times as a JSON file.
 
-Written by ``generate --record`` and ``step-times --out``, read by ``perf: {kind: step-times}``.
+Written by ``generate --record``, ``serve --record`` and ``step-times --out``, read by ``perf`` of
+kind ``step-times``.
 """
 
 import json

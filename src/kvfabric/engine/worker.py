@@ -58,6 +58,7 @@ class Worker:
         self._mover = mover
         self._tell = tell
         self._steps: SimpleQueue[EngineStep | None] = SimpleQueue()
+        self._has_failed = False
         self._thread = threading.Thread(target=self._run_steps, name="steps", daemon=True)
         self._thread.start()
 
@@ -81,15 +82,16 @@ class Worker:
         self._mover.close()
 
     def join(self, timeout_s: float = 10.0) -> bool:
-        """Wait until the last step has run; return whether it has."""
+        """Wait until the last step has run; return whether it has, and none failed."""
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return not (self._thread.is_alive() or self._has_failed)
 
     def _run_steps(self) -> None:
         while (step := self._steps.get()) is not None:
             try:
                 output = run_isolated(self._executor, step, self._reached)
             except Exception as error:  # noqa: BLE001 - whatever it is, the control must know
+                self._has_failed = True
                 self._tell(WorkerFailed(f"a step failed: {error!r}"))
                 return
             self._tell(output)

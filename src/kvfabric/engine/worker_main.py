@@ -52,7 +52,7 @@ class WorkerProcess:
 
     Attributes:
         made: its executor, and what belongs to it.
-        has_ended: whether ``run`` is over and no step runs, so that the executor is free.
+        has_ended: whether ``run`` is over, no step runs and none failed: the executor is free.
     """
 
     def __init__(

@@ -4,7 +4,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from kvfabric import __version__
-from kvfabric.export.limits import flows_not_modelled, not_asked_for, not_failing
+from kvfabric.export.limits import (
+    flows_not_modelled,
+    not_asked_for,
+    not_failing,
+    stated_error,
+)
 from kvfabric.metrics.summary import summary_to_dict
 from kvfabric.plan.bom import bom_to_dict
 from kvfabric.plan.compare import Comparison, DesignResult, FabricFacts
@@ -16,7 +21,7 @@ from kvfabric.serving.kv_pool import PoolCounts
 
 NOT_MODELLED = (
     "what transports lose: a lone hand-off fills its NICs (a published system reached 74 %)",
-    "expert parallelism: ranks share every expert",
+    "expert parallelism, in the roofline: ranks share every expert",
     "propagation and switch latency (microseconds beside transfers of milliseconds)",
     "speculative decoding, LoRA",
     "other traffic on the fabric (collectives, storage)",
@@ -47,6 +52,7 @@ def comparison_to_dict(comparison: Comparison, verdicts: tuple[Verdict, ...]) ->
         "sizing": None if sizing is None else sizing_to_dict(sizing),
         "workload": workload_to_dict(comparison.request),
         "step_time_source": str(comparison.fleet.model.source),
+        "step_time_error": stated_error(comparison.fleet.model),
         "fabrics": {
             label: {**fabric.report, "bill_of_materials": bom_to_dict(fabric.bom)}
             for label, fabric in fabrics.items()

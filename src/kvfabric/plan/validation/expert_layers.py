@@ -7,15 +7,15 @@ as it does by default: exponent 1.01 for DeepSeek-V3, Kimi-K2 and GLM-5, 1.2 for
 are uniform.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from kvfabric.catalog.gpus import gpu
+from kvfabric.perf.efficiency import AIC
 from kvfabric.perf.roofline import RooflineModel
 from kvfabric.plan.validation.comparison import Comparison, Figure, Limit, Role
-from kvfabric.plan.validation.step_times import AIC, B200, H100, H200, prefill, work_of
+from kvfabric.plan.validation.step_times import B200, H100, H200, prefill, work_of
 
 NUM_TOKENS: Final = (1, 32, 256, 1_024, 4_096, 16_384)
 
@@ -84,49 +84,25 @@ def _figures(layers: tuple[ExpertLayer, ...]) -> list[Figure]:
     return [figure for layer in layers for figure in layer.figures()]
 
 
-def _of(layers: tuple[ExpertLayer, ...]) -> Callable[[], list[Figure]]:
-    return partial(_figures, layers)
+def _comparison(
+    what: str, layers: tuple[ExpertLayer, ...], limit: Limit, role: Role = Role.HELD_OUT
+) -> Comparison:
+    return Comparison(
+        part="step-times",
+        what=f"experts of one layer, {what}",
+        source=AIC,
+        role=role,
+        limit=limit,
+        recompute=partial(_figures, layers),
+    )
 
 
 COMPARISONS: Final = (
-    Comparison(
-        part="step-times",
-        what="experts of one layer, H200, 2 models that chose a constant",
-        source=AIC,
-        role=Role.CALIBRATED,
-        limit=Limit(0.145, 0.45),
-        recompute=_of(CALIBRATED),
+    _comparison(
+        "H200, 2 models that chose a constant", CALIBRATED, Limit(0.145, 0.45), Role.CALIBRATED
     ),
-    Comparison(
-        part="step-times",
-        what="experts of one layer, H200, 4 other models",
-        source=AIC,
-        role=Role.HELD_OUT,
-        limit=Limit(0.1, 0.36),
-        recompute=_of(OTHER_MODELS),
-    ),
-    Comparison(
-        part="step-times",
-        what="experts of one layer, H100, 4 models",
-        source=AIC,
-        role=Role.HELD_OUT,
-        limit=Limit(0.125, 0.35),
-        recompute=_of(ON_H100),
-    ),
-    Comparison(
-        part="step-times",
-        what="experts of one layer, mxfp4, H100 and H200",
-        source=AIC,
-        role=Role.HELD_OUT,
-        limit=Limit(0.25, 0.45),
-        recompute=_of(MXFP4),
-    ),
-    Comparison(
-        part="step-times",
-        what="experts of one layer, B200, 3 models",
-        source=AIC,
-        role=Role.HELD_OUT,
-        limit=Limit(0.2, 1.05),
-        recompute=_of(ON_B200),
-    ),
+    _comparison("H200, 4 other models", OTHER_MODELS, Limit(0.1, 0.36)),
+    _comparison("H100, 4 models", ON_H100, Limit(0.125, 0.35)),
+    _comparison("mxfp4, H100 and H200", MXFP4, Limit(0.25, 0.45)),
+    _comparison("B200, 3 models", ON_B200, Limit(0.2, 1.05)),
 )

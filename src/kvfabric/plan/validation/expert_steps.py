@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from kvfabric.perf.efficiency import AIC
 from kvfabric.plan.validation.comparison import Comparison, Limit, Role
 from kvfabric.plan.validation.step_times import (
-    AIC,
     B200,
     H100,
     H200,

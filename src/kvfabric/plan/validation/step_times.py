@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import Final
 
 from kvfabric.catalog.gpus import gpu
-from kvfabric.perf.efficiency import Efficiency
+from kvfabric.perf.efficiency import AIC, Efficiency
 from kvfabric.perf.roofline import RooflineModel
 from kvfabric.perf.work import ModelWork, work_from_geometry
 from kvfabric.plan.validation.comparison import Comparison, Figure, Limit, Role
@@ -145,8 +145,6 @@ def _part_figures() -> list[Figure]:
 def _is_hopper(row: StepRow) -> bool:
     return row.gpu in {H100, H200} and row.model.startswith("llama")
 
-
-AIC: Final = "aiconfigurator-core 0.12.0, vllm 0.24.0 tables"
 
 COMPARISONS: Final = (
     Comparison(

@@ -5,6 +5,8 @@ whatever happened to the others (kvfabric issue: "an error or a re-route, the re
 """
 
 import time  # noqa: TID251 - runs in real time
+from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,7 +18,8 @@ from kvfabric.engine.decision_log import DecisionLog
 from kvfabric.engine.events import GenerateRequest
 from kvfabric.engine.executor_port import EngineStep
 from kvfabric.engine.fake_executor import FakeExecutor, reference_tokens
-from kvfabric.engine.messages import TransferFailed
+from kvfabric.engine.local_cluster import LocalCluster
+from kvfabric.engine.messages import SendBlocks, ToWorker, TransferFailed
 from kvfabric.protocol.record import Outcome
 from kvfabric.serving.coordinator_config import HandoffMode, OnExpiry, Reservation
 
@@ -122,6 +125,20 @@ def test_a_stalled_transfer_ends_by_its_deadline(on_expiry: OnExpiry) -> None:
     assert cluster.loop.driver.num_held_blocks == 0
 
 
+def cut_transfers(cluster: LocalCluster, random: Random) -> None:
+    """Let one side report the end of every third transfer before its source is told to send."""
+
+    def cut(post: Callable[[ToWorker], None], message: ToWorker) -> None:
+        if isinstance(message, SendBlocks) and random.random() < 1 / 3:
+            side = random.choice([0, 3])
+            failed = TransferFailed(message.transfer_id, "cut")
+            cluster.loop.receive(side, cluster._links[side], failed)
+        post(message)
+
+    for link in cluster._links:
+        link.post = partial(cut, link.post)  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize("on_expiry", OnExpiry)
 @pytest.mark.parametrize("shape", ["2 + 2", "decode first", "streamed", "layer groups"])
 def test_a_transfer_that_fails_ends_at_once_and_only_its_request_knows(
@@ -133,15 +150,12 @@ def test_a_transfer_that_fails_ends_at_once_and_only_its_request_knows(
     for executor in executors:
         executor.delay_s = 0.002
     asked = [request(i, random.choices(range(1000), k=50), 5) for i in range(60)]
-    with local_cluster(settings, outputs, executors, log=log) as cluster:
+    cluster = local_cluster(settings, outputs, executors, log=log)
+    cut_transfers(cluster, random)
+    with cluster:
         for one in asked:
             cluster.loop.submit(one)
-        while len(outputs.ends) < len(asked):
-            for transfer_id in list(cluster.loop.driver._blocks._moving)[:1]:
-                side = random.choice([0, 3])
-                failed = TransferFailed(transfer_id, "cut")
-                cluster.loop.receive(side, cluster._links[side], failed)
-            time.sleep(0.005)
+        outputs.wait_ended(len(asked))
         outputs.wait(lambda: cluster.loop.driver.num_held_blocks == 0)
     outcomes = [outputs.ends[one.request_id][0].outcome for one in asked]
     is_failed = on_expiry is OnExpiry.FAIL

@@ -183,9 +183,9 @@ def test_a_worker_can_be_interrupted() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         joined = ["worker", "--join", address, "--role", "decode", "--model", "random:llama"]
         with _command(*joined, "--worker-token", "x" * 16) as process:
-            silent.accept()[0].close()
-            process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=60)
+            with silent.accept()[0]:  # closed, it would end the worker by itself
+                process.send_signal(signal.SIGINT)
+                _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said.endswith("kvfabric: interrupted\n")
 

@@ -182,10 +182,10 @@ def test_a_worker_can_be_interrupted() -> None:
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         joined = ["worker", "--join", address, "--role", "decode", "--model", "random:llama"]
-        with _command(*joined, "--worker-token", "x" * 16) as process:
-            with silent.accept()[0]:  # closed, it would end the worker by itself
-                process.send_signal(signal.SIGINT)
-                _, said = process.communicate(timeout=60)
+        command = _command(*joined, "--worker-token", "x" * 16)
+        with command as process, silent.accept()[0]:  # closed, it would end the worker by itself
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said.endswith("kvfabric: interrupted\n")
 

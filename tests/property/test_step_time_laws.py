@@ -14,7 +14,15 @@ from kvfabric.protocol.ports import StepTimeModel
 from kvfabric.protocol.step import StepShape
 
 H100 = gpu("h100-sxm-80gb")
-FREE = Efficiency(all_reduce_ns=0, layer_ns=0, expert_layer_ns=0, host_step_ns=0, host_request_ns=0)
+FREE = Efficiency(
+    all_reduce_ns=0,
+    layer_ns=0,
+    expert_layer_ns=0,
+    latent_layer_ns=0,
+    index_layer_ns=0,
+    host_step_ns=0,
+    host_request_ns=0,
+)
 
 attentions = st.builds(
     AttentionWork,
@@ -37,7 +45,10 @@ works = st.builds(
     tp=st.sampled_from([1, 2, 8]),
     pp=st.integers(1, 3),
     num_layers=st.integers(1, 80),
-    matmul_flops_per_token=st.integers(0, 10**11),
+    num_latent_layers=st.integers(0, 80),
+    num_index_layers=st.integers(0, 80),
+    latent_flops_per_token=st.integers(0, 10**10),
+    matmul_flops_per_token=st.integers(10**10, 10**11),
     head_flops_per_request=st.integers(0, 10**10),
     dense_weight_bytes=st.integers(0, 10**11),
     experts=st.none() | experts,

@@ -13,6 +13,7 @@ from kvfabric.kvcache.parameters import (
     ParameterCount,
     WeightFormat,
     rank_weight_bytes,
+    replicated_bytes,
     weight_bytes,
     weight_format,
 )
@@ -63,11 +64,30 @@ def test_untied_ranks_together_hold_all_weights_once() -> None:
     st.sampled_from(list(WEIGHT_FORMATS.values())),
     st.sampled_from([1, 2, 4, 8]),
 )
-def test_ranks_hold_at_least_all_weights(
+def test_ranks_hold_all_weights_once_and_what_heads_share_each(
     found: ParameterCount, form: WeightFormat, tp: int
 ) -> None:
-    rank = rank_weight_bytes(found, form, tp=tp, layers=range(len(found.layers)))
-    assert 0 <= rank * tp - weight_bytes(found, form) < tp
+    layers = range(len(found.layers))
+    rank = rank_weight_bytes(found, form, tp=tp, layers=layers)
+    copies = (tp - 1) * replicated_bytes(found, form, layers=layers)
+    assert 0 <= rank * tp - copies - weight_bytes(found, form) < tp
+
+
+def test_ranks_hold_the_down_projections_of_latent_attention_whole() -> None:
+    # DeepSeek-V3 has kv_a 7,168 x 576, q_a 7,168 x 1,536 and their norms: `ReplicatedLinear` in
+    # vLLM; each in 8 bits, 61 layers.
+    found, fp8 = counted("deepseek-v3"), weight_format("fp8")
+    shared = 61 * (7_168 * (512 + 64 + 1_536) + 512 + 1_536)
+    assert replicated_bytes(found, fp8, layers=range(61)) == shared
+    assert counted("llama-3.1-8b").layers[0].replicated == 0
+
+
+def test_ranks_hold_the_index_of_sparse_attention_whole() -> None:
+    # DeepSeek-V3.2 adds 64 heads of 128 from the query's 1,536, one key of 128 with a norm, and 64
+    # weights.
+    plain, sparse = counted("deepseek-v3").layers[0], counted("deepseek-v3.2").layers[0]
+    index = 1_536 * 64 * 128 + 7_168 * (128 + 64) + 2 * 128
+    assert sparse.replicated - plain.replicated == sparse.latent - plain.latent == index
 
 
 def test_four_bit_experts_leave_the_rest_in_two_bytes() -> None:

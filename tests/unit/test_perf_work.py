@@ -196,6 +196,39 @@ def test_latent_decode_computes_on_the_latent() -> None:
     assert part.decode_flops_per_pair == 61 * 128 * 2 * 2 * 576
 
 
+def test_ranks_compute_the_down_projections_of_latent_attention_whole() -> None:
+    # DeepSeek-V3: per layer q_a and kv_a (7,168 x 2,112 and two norms) on every rank; q_b 1,536 x
+    # 128 x 192, kv_b 512 x 128 x 256 and o 128 x 128 x 7,168 cut in 8.
+    shared = 7_168 * 2_112 + 2_048
+    by_head = 128 * (1_536 * 192 + 512 * 256 + 128 * 7_168)
+    work, whole = work_of("deepseek-v3", tp=8), work_of("deepseek-v3")
+    assert work.num_latent_layers == 61
+    assert work.latent_flops_per_token == 2 * 61 * (shared + by_head // 8)
+    assert whole.latent_flops_per_token == 2 * 61 * (shared + by_head)
+    others = whole.matmul_flops_per_token - whole.latent_flops_per_token
+    assert work.matmul_flops_per_token - work.latent_flops_per_token == others // 8
+
+
+def test_sparse_attention_picks_latents_for_padded_heads_and_reads_its_whole_index() -> None:
+    # GLM-5: 78 layers; 8 of 64 heads per rank, computed as 64 on latents of 576; index of 32 heads
+    # of 128, 132 bytes a token, of which 2,048 tokens are picked.
+    picked, index = work_of("glm-5", tp=8).attention
+    assert picked.window == 2_048
+    assert picked.prefill_flops_per_pair == picked.decode_flops_per_pair
+    assert picked.prefill_flops_per_pair == 78 * 2 * 64 * 2 * 576
+    assert picked.kv_bytes_per_token == 78 * 576 * 2
+    assert index.window is None
+    assert index.prefill_flops_per_pair == index.decode_flops_per_pair == 78 * 2 * 32 * 128
+    assert index.kv_bytes_per_token == 78 * 132
+    assert work_of("glm-5", tp=8).num_index_layers == 78
+
+
+@pytest.mark.parametrize(("tp", "num_heads"), [(1, 128), (2, 64), (8, 64)])
+def test_sparse_attention_computes_64_heads_at_once(tp: int, num_heads: int) -> None:
+    picked, _ = work_of("deepseek-v3.2", tp=tp).attention
+    assert picked.decode_flops_per_pair == 61 * 2 * num_heads * 2 * 576
+
+
 def test_experts_are_counted_apart_from_the_rest() -> None:
     # Mixtral-8x7B: 32 layers x 8 experts x 3 x 4,096 x 14,336 weights of 2 bytes, cut in 2. Each of
     # a token's 2 experts gathers a row of 4,096, writes one that is read again, and moves 6 x

@@ -28,6 +28,8 @@ IDEAL = Efficiency(
     all_reduce_ns=0,
     layer_ns=0,
     expert_layer_ns=0,
+    latent_layer_ns=0,
+    index_layer_ns=0,
     host_step_ns=0,
     host_request_ns=0,
 )
@@ -183,6 +185,20 @@ def test_rows_of_experts_are_moved_per_token() -> None:
 def test_experts_start_once_per_layer_that_has_them() -> None:
     given = replace(IDEAL, expert_layer_ns=100)
     assert decode_ns(replace(WORK, experts=EXPERTS), 3, 0, given) == 74_000 + 3 * 100
+    assert decode_ns(WORK, 3, 0, given) == 10_000
+
+
+def test_projections_of_latent_attention_multiply_in_16_bits() -> None:
+    # 1,000,000 operations a token take 1,000 ns in 16 bits and 500 in 8: 600 of them stay at 600.
+    work = replace(WORK, is_fp8_matmul=True, latent_flops_per_token=600_000)
+    assert decode_ns(work, 30, 0) == 30 * (600 + 200)
+    assert decode_ns(replace(work, is_fp8_matmul=False), 30, 0) == 30 * 1_000
+
+
+def test_latent_attention_and_its_index_start_once_per_layer_that_has_them() -> None:
+    work = replace(WORK, num_latent_layers=3, num_index_layers=2)
+    given = replace(IDEAL, latent_layer_ns=100, index_layer_ns=10)
+    assert decode_ns(work, 3, 0, given) == 10_000 + 3 * 100 + 2 * 10
     assert decode_ns(WORK, 3, 0, given) == 10_000
 
 

@@ -27,6 +27,8 @@ DATA_SHEET: Final = Efficiency(
     all_reduce_ns=0,
     layer_ns=0,
     expert_layer_ns=0,
+    latent_layer_ns=0,
+    index_layer_ns=0,
     host_step_ns=0,
     host_request_ns=0,
 )

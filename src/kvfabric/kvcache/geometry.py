@@ -47,6 +47,8 @@ class LayerLayout:
         window_tokens: most tokens kept by a sliding or chunked layer; 0 for the others.
         is_latent: the cache is one latent vector that every tensor-parallel rank needs whole.
         index_bytes: bytes per token of the index of a sparse attention beside the cache.
+        index_dim: elements of all heads of that index together, in its score product.
+        index_top_tokens: most tokens that the index picks for a query; 0 for all.
         state_bytes: constant bytes per request of a linear-attention or state-space layer.
     """
 
@@ -60,6 +62,8 @@ class LayerLayout:
     window_tokens: int = 0
     is_latent: bool = False
     index_bytes: int = 0
+    index_dim: int = 0
+    index_top_tokens: int = 0
     state_bytes: int = 0
 
 

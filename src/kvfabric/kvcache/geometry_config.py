@@ -171,6 +171,8 @@ def _latent(fields: ConfigFields) -> LayerLayout:
         output_dim=fields.integer("v_head_dim"),
         is_latent=True,
         index_bytes=index_dim + _INDEX_SCALE_BYTES if index_dim else 0,
+        index_dim=index_dim * fields.count("index_n_heads") if index_dim else 0,
+        index_top_tokens=fields.count("index_topk") if index_dim else 0,
     )
 
 

@@ -15,11 +15,15 @@ class LayerParameters:
             feed-forward.
         experts: all routed experts together.
         active_experts: the routed experts that one token uses.
+        latent: of ``dense``, the products of latent attention.
+        replicated: of ``latent``, what no head has for itself: every tensor-parallel rank holds it.
     """
 
     dense: int
     experts: int = 0
     active_experts: int = 0
+    latent: int = 0
+    replicated: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +139,9 @@ def rank_weight_bytes(
     """Return the weight bytes of one tensor-parallel rank that holds these layers.
 
     The first pipeline rank holds the embedding; the last one the output head, which is a copy of
-    the embedding when the two are tied. Norms and repeated KV heads (tp above their number) are
-    split like all the rest, which is low by less than 1 %.
+    the embedding when the two are tied. What the heads of latent attention share is whole on every
+    rank (vLLM: ``ReplicatedLinear``). Norms and repeated KV heads (tp above their number) are split
+    like all the rest, which is low by less than 1 %.
     """
     outside = 0
     num_layers = len(parameters.layers)
@@ -148,7 +153,14 @@ def rank_weight_bytes(
     if is_last and not is_first and not parameters.output_head:
         outside += parameters.embedding
     inside = sum(_layer_bytes(parameters, parameters.layers[i], stored) for i in layers)
-    return ceil_div(inside + outside * _outside_bytes(stored), tp)
+    whole = replicated_bytes(parameters, stored, layers=layers)
+    return ceil_div(inside - whole + outside * _outside_bytes(stored), tp) + whole
+
+
+def replicated_bytes(parameters: ParameterCount, stored: WeightFormat, *, layers: range) -> int:
+    """Return the weight bytes of these layers that every tensor-parallel rank holds."""
+    found = (LayerParameters(dense=parameters.layers[i].replicated) for i in layers)
+    return sum(_layer_bytes(parameters, layer, stored) for layer in found)
 
 
 def _outside_bytes(stored: WeightFormat) -> int:

@@ -5,7 +5,7 @@ Biases and norms are counted where they are known; what is left out is below 0.1
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvfabric.kvcache.geometry import LayerKind, LayerLayout
 from kvfabric.kvcache.geometry_fields import ConfigFields
@@ -91,8 +91,12 @@ def _layer(
     mixer = _mixer(fields, layout)
     norms = _num_norms(fields) * fields.hidden_size
     if experts is not None and _has_experts(fields, layer):
-        return _expert_layer(fields, experts, mixer + norms)
-    return LayerParameters(dense=mixer + norms + _feed_forward(fields, layer))
+        found = _expert_layer(fields, experts, mixer + norms)
+    else:
+        found = LayerParameters(dense=mixer + norms + _feed_forward(fields, layer))
+    if not layout.is_latent:
+        return found
+    return replace(found, latent=mixer, replicated=_latent_shared(fields))
 
 
 def _num_norms(fields: ConfigFields) -> int:
@@ -203,6 +207,14 @@ def _latent_mixer(fields: ConfigFields, layout: LayerLayout) -> int:
     weights += fields.hidden_size * (latent + rotary + outputs) + latent
     weights += latent * (nope + outputs)
     return weights + _index_mixer(fields, query_rank or 0)
+
+
+def _latent_shared(fields: ConfigFields) -> int:
+    """Return the weights of latent attention that belong to no head, the index included."""
+    latent, rotary = fields.integer("kv_lora_rank"), fields.integer("qk_rope_head_dim")
+    query_rank = fields.integer_or_none("q_lora_rank") or 0
+    width = query_rank + latent + rotary
+    return fields.hidden_size * width + query_rank + latent + _index_mixer(fields, query_rank)
 
 
 def _index_mixer(fields: ConfigFields, query_rank: int) -> int:

@@ -8,7 +8,15 @@ from kvfabric.errors import ConfigError
 from kvfabric.protocol.provenance import Source, SourceKind
 
 _SHARES: Final = ("matmul", "attention", "memory", "nvlink")
-_TIMES: Final = ("all_reduce_ns", "layer_ns", "expert_layer_ns", "host_step_ns", "host_request_ns")
+_TIMES: Final = (
+    "all_reduce_ns",
+    "layer_ns",
+    "expert_layer_ns",
+    "latent_layer_ns",
+    "index_layer_ns",
+    "host_step_ns",
+    "host_request_ns",
+)
 
 AIC: Final = "aiconfigurator-core 0.12.0, vllm 0.24.0 tables"
 VLLM_019: Final = "real vLLM 0.19.0 runs of Llama-3.1-8B (LLMServingSim, MIT)"
@@ -52,6 +60,18 @@ EFFICIENCY_SOURCES: Final = MappingProxyType(
             " TP 1, 2, 4, 8, 27 batches of 1 to 16,384 tokens, power-law routing; 216 times",
             "2026-11-30",
         ),
+        "latent_layer_ns": Source(
+            SourceKind.PUBLISHED,
+            f"{AIC}: one layer's latent attention in decodes on H200, DeepSeek-V3 in bf16 and fp8,"
+            " TP 1 to 16, 1 to 1,024 requests, contexts from 2 tokens; 1,840 times",
+            "2026-11-30",
+        ),
+        "index_layer_ns": Source(
+            SourceKind.PUBLISHED,
+            f"{AIC}: one layer's sparse attention in decodes on H200, GLM-5 in bf16 and fp8,"
+            " TP 1 to 16, 1 to 1,024 requests, contexts from 2 tokens; 1,840 times",
+            "2026-11-30",
+        ),
         "host_step_ns": Source(
             SourceKind.MEASURED,
             f"visible host time is at most 0.07 ms per step of up to 8 requests, {VLLM_019};"
@@ -74,13 +94,16 @@ class Efficiency:
     The defaults were chosen once; ``EFFICIENCY_SOURCES`` says from what.
 
     Attributes:
-        matmul: share of the peak that matrix products reach; routed experts, of the 16-bit peak.
+        matmul: share of the peak that matrix products reach; routed experts and projections of
+            latent attention, of the 16-bit peak.
         attention: share of the peak that prefill attention reaches.
         memory: share of the memory bandwidth that reads reach.
         nvlink: share of the NVLink rate that all-reduces reach.
         all_reduce_ns: start of one all-reduce.
         layer_ns: small kernels of one layer, whatever the batch.
         expert_layer_ns: start of the kernels of one layer's routed experts, beside ``layer_ns``.
+        latent_layer_ns: small kernels of one layer's latent attention, beside ``layer_ns``.
+        index_layer_ns: start of the index of one layer's sparse attention, beside both.
         host_step_ns: host time per step that the GPU waits for.
         host_request_ns: the same per request in the step.
     """
@@ -92,6 +115,8 @@ class Efficiency:
     all_reduce_ns: int = 15_000
     layer_ns: int = 18_000
     expert_layer_ns: int = 27_000
+    latent_layer_ns: int = 76_000
+    index_layer_ns: int = 107_000
     host_step_ns: int = 70_000
     host_request_ns: int = 7_000
 

@@ -157,10 +157,10 @@ class RooflineModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rates:
-    """What the kernels reach, per second."""
+    """What the kernels reach, per second; products are wide in 16 bits whatever the weights."""
 
     matmul_flops: int
-    expert_flops: int
+    wide_matmul_flops: int
     attention_flops: int
     memory_bytes_per_s: int
     all_reduce_bytes_per_s: int
@@ -236,7 +236,7 @@ def _rates(work: ModelWork, gpu: Gpu, efficiency: Efficiency) -> _Rates:
     matmul = gpu.fp8_flops if work.is_fp8_matmul and gpu.fp8_flops else gpu.bf16_flops
     return _Rates(
         matmul_flops=round(matmul * efficiency.matmul),
-        expert_flops=round(gpu.bf16_flops * efficiency.matmul),
+        wide_matmul_flops=round(gpu.bf16_flops * efficiency.matmul),
         attention_flops=round(gpu.bf16_flops * efficiency.attention),
         memory_bytes_per_s=round(gpu.memory_bandwidth * efficiency.memory),
         all_reduce_bytes_per_s=round((gpu.nvlink_bytes_per_s or 0) * efficiency.nvlink),
@@ -252,6 +252,8 @@ def _coefficients(work: ModelWork, rates: _Rates, efficiency: Efficiency) -> _Co
         + efficiency.layer_ns * work.num_layers
         + efficiency.all_reduce_ns * work.num_all_reduces
         + efficiency.expert_layer_ns * (experts.num_layers if experts else 0)
+        + efficiency.latent_layer_ns * work.num_latent_layers
+        + efficiency.index_layer_ns * work.num_index_layers
     )
     return _Coefficients(
         step_ps=step_ns * _PS_PER_NS,
@@ -260,7 +262,10 @@ def _coefficients(work: ModelWork, rates: _Rates, efficiency: Efficiency) -> _Co
         token_ps=_time_ps(work.activation_bytes_per_token, memory)
         + _all_reduce_ps(work, rates)
         + (_expert_token_ps(experts, rates) if experts else 0),
-        matmul_token_ps=_time_ps(work.matmul_flops_per_token, rates.matmul_flops),
+        matmul_token_ps=_time_ps(
+            work.matmul_flops_per_token - work.latent_flops_per_token, rates.matmul_flops
+        )
+        + _time_ps(work.latent_flops_per_token, rates.wide_matmul_flops),
         head_request_ps=_time_ps(work.head_flops_per_request, rates.matmul_flops),
         weights_ps=_time_ps(work.dense_weight_bytes, memory),
         experts_ps=tuple(_time_ps(num_bytes, memory) for num_bytes in routed),
@@ -276,7 +281,7 @@ def _expert_token_ps(experts: ExpertWork, rates: _Rates) -> int:
 
     Source: measured kernels of aiconfigurator-core 0.12.0; see docs/explanation/accuracy.md.
     """
-    return _time_ps(experts.matmul_flops_per_token, rates.expert_flops) + _time_ps(
+    return _time_ps(experts.matmul_flops_per_token, rates.wide_matmul_flops) + _time_ps(
         experts.row_bytes_per_token, rates.memory_bytes_per_s
     )
 

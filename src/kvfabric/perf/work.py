@@ -1,5 +1,6 @@
 """What one step asks of one GPU: operations, bytes read and exchanged; no hardware yet."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, repeat
 from typing import Final
@@ -9,13 +10,14 @@ from kvfabric.kvcache.geometry import (
     TOKEN_KINDS,
     KVGeometry,
     LayerGroup,
+    LayerLayout,
     check_parallel,
     layer_token_bytes,
 )
 from kvfabric.kvcache.parameters import (
-    LayerParameters,
     ParameterCount,
     WeightFormat,
+    replicated_bytes,
     weight_bytes,
     weight_format,
 )
@@ -25,6 +27,7 @@ from kvfabric.units import ceil_div
 _SHARE_BITS: Final = 64
 _FLOPS_PER_WEIGHT: Final = 2
 _ACTIVATION_BYTES: Final = 2
+_SPARSE_HEADS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,8 @@ class AttentionWork:
         prefill_flops_per_pair: operations per query token and token it attends to.
         decode_flops_per_pair: the same for a query token alone (differs for latent attention).
         kv_bytes_per_token: cache read per token attended to.
-        window: most tokens that a query attends to, itself included; None for all.
+        window: most tokens that a query attends to, itself included; None for all. They need not
+            be the last ones.
     """
 
     prefill_flops_per_pair: int
@@ -76,7 +80,10 @@ class ModelWork:
         tp: GPUs that share each layer.
         pp: pipeline stages.
         num_layers: layers of all stages.
+        num_latent_layers: of those, with latent attention.
+        num_index_layers: of those, with an index that picks what is attended to.
         matmul_flops_per_token: in the linear layers that every token passes, without the head.
+        latent_flops_per_token: of those, in the projections of latent attention.
         head_flops_per_request: in the head.
         dense_weight_bytes: read in every step, the head included.
         experts: routed experts, or None.
@@ -91,7 +98,10 @@ class ModelWork:
     tp: int
     pp: int
     num_layers: int
+    num_latent_layers: int = 0
+    num_index_layers: int = 0
     matmul_flops_per_token: int
+    latent_flops_per_token: int = 0
     head_flops_per_request: int
     dense_weight_bytes: int
     experts: ExpertWork | None
@@ -170,9 +180,9 @@ def work_from_geometry(
 ) -> ModelWork:
     """Return the work of one tensor-parallel rank of a worker with ``tp * pp`` GPUs.
 
-    Norms and the router count as products, the index of a sparse attention as read but not as
-    sparing any pair, a chunked layer as a window of its chunk, and activations as 16 bits wide:
-    all of them upper bounds. Unequal pipeline stages need no count: a step passes them all.
+    Norms and the router count as products, a chunked layer as a window of its chunk, and
+    activations as 16 bits wide: all of them upper bounds. Unequal pipeline stages need no count: a
+    step passes them all.
 
     Args:
         geometry: the model.
@@ -197,7 +207,11 @@ def work_from_geometry(
         )
     stored = weight_format(weights or geometry.weight_format)
     head = parameters.output_head or parameters.embedding
-    dense = sum(layer.dense for layer in parameters.layers)
+    replicated = sum(layer.replicated for layer in parameters.layers)
+    latent = sum(layer.latent for layer in parameters.layers) - replicated
+    dense = sum(layer.dense for layer in parameters.layers) - replicated
+    dense_bytes = weight_bytes(_without_experts(parameters, head), stored)
+    whole_bytes = replicated_bytes(parameters, stored, layers=range(geometry.num_layers))
     state_bytes = sum(g.layout.state_bytes * len(g.layers) for g in geometry.groups)
     cache = geometry.dtype_bytes if kv_dtype_bytes is None else kv_dtype_bytes
     is_split = tp > 1
@@ -205,17 +219,23 @@ def work_from_geometry(
         tp=tp,
         pp=pp,
         num_layers=geometry.num_layers,
-        matmul_flops_per_token=ceil_div(_FLOPS_PER_WEIGHT * dense, tp),
+        num_latent_layers=_num_layers(geometry, lambda layout: layout.is_latent),
+        num_index_layers=_num_layers(geometry, lambda layout: layout.index_dim > 0),
+        matmul_flops_per_token=_FLOPS_PER_WEIGHT * replicated
+        + ceil_div(_FLOPS_PER_WEIGHT * dense, tp),
+        latent_flops_per_token=_FLOPS_PER_WEIGHT * replicated
+        + ceil_div(_FLOPS_PER_WEIGHT * latent, tp),
         head_flops_per_request=ceil_div(_FLOPS_PER_WEIGHT * head, tp),
-        dense_weight_bytes=ceil_div(weight_bytes(_without_experts(parameters, head), stored), tp),
+        dense_weight_bytes=ceil_div(dense_bytes - whole_bytes, tp) + whole_bytes,
         experts=_expert_work(geometry.hidden_size, parameters, stored, tp),
         attention=tuple(
-            _attention_work(group, tp, cache)
+            part
             for group in geometry.groups
             if group.layout.kind in TOKEN_KINDS
+            for part in _attention_work(group, tp, cache)
         ),
         state_bytes_per_request=2 * ceil_div(state_bytes, tp),
-        activation_bytes_per_token=_activation_bytes(geometry, dense, tp),
+        activation_bytes_per_token=_activation_bytes(geometry, dense, replicated, tp),
         all_reduce_bytes_per_token=_ACTIVATION_BYTES * geometry.hidden_size if is_split else 0,
         num_all_reduces=2 * geometry.num_layers if is_split else 0,
         is_fp8_matmul=stored.name == "fp8",
@@ -224,7 +244,7 @@ def work_from_geometry(
 
 def _without_experts(parameters: ParameterCount, head: int) -> ParameterCount:
     """Return what every step reads: rows of the embedding are few, a tied head is read whole."""
-    layers = tuple(LayerParameters(dense=layer.dense) for layer in parameters.layers)
+    layers = tuple(replace(layer, experts=0, active_experts=0) for layer in parameters.layers)
     return replace(parameters, embedding=0, output_head=head, layers=layers)
 
 
@@ -258,7 +278,11 @@ def _expert_work(
     )
 
 
-def _attention_work(group: LayerGroup, tp: int, dtype_bytes: int) -> AttentionWork:
+def _num_layers(geometry: KVGeometry, is_such: Callable[[LayerLayout], bool]) -> int:
+    return sum(len(group.layers) for group in geometry.groups if is_such(group.layout))
+
+
+def _attention_work(group: LayerGroup, tp: int, dtype_bytes: int) -> Sequence[AttentionWork]:
     """Return the attention of one group of layers.
 
     A decode over latents works on the latents themselves, scores and values alike (values without
@@ -269,15 +293,42 @@ def _attention_work(group: LayerGroup, tp: int, dtype_bytes: int) -> AttentionWo
     prefill_dims = layout.query_dim + layout.output_dim
     decode_dims = 2 * layout.key_dim if layout.is_latent else prefill_dims
     token_bytes = layer_token_bytes(layout, dtype_bytes=dtype_bytes, tp=tp)
-    return AttentionWork(
+    whole = AttentionWork(
         prefill_flops_per_pair=2 * num_layers * num_heads * prefill_dims,
         decode_flops_per_pair=2 * num_layers * num_heads * decode_dims,
-        kv_bytes_per_token=num_layers * (token_bytes + layout.index_bytes),
+        kv_bytes_per_token=num_layers * token_bytes,
         window=layout.window_tokens or None,
     )
+    return _indexed(whole, layout, num_layers, num_heads) if layout.index_dim else (whole,)
 
 
-def _activation_bytes(geometry: KVGeometry, dense_weights: int, tp: int) -> int:
+def _indexed(
+    whole: AttentionWork, layout: LayerLayout, num_layers: int, num_heads: int
+) -> Sequence[AttentionWork]:
+    """Return an attention to what an index picks, and the index itself, whole on every rank.
+
+    Prompts attend to latents as decodes do, by kernels that compute 64 or 128 heads.
+
+    Source: FlashMLA's sparse kernels (heads) and the reference implementation of DeepSeek-V3.2.
+    """
+    padded_heads = _SPARSE_HEADS * ceil_div(num_heads, _SPARSE_HEADS)
+    picked_flops = 2 * num_layers * padded_heads * 2 * layout.key_dim
+    index_flops = 2 * num_layers * layout.index_dim
+    picked = replace(
+        whole,
+        prefill_flops_per_pair=picked_flops,
+        decode_flops_per_pair=picked_flops,
+        window=layout.index_top_tokens or None,
+    )
+    index = AttentionWork(
+        prefill_flops_per_pair=index_flops,
+        decode_flops_per_pair=index_flops,
+        kv_bytes_per_token=num_layers * layout.index_bytes,
+    )
+    return picked, index
+
+
+def _activation_bytes(geometry: KVGeometry, dense: int, replicated: int, tp: int) -> int:
     """Return the memory traffic of a token between the products of all layers, experts apart.
 
     Two additions with norm read and write the residual stream and their input: 8 rows of the
@@ -290,5 +341,5 @@ def _activation_bytes(geometry: KVGeometry, dense_weights: int, tp: int) -> int:
     all-reduces.
     """
     residual = 8 * geometry.hidden_size * geometry.num_layers
-    between = ceil_div(dense_weights, geometry.hidden_size * tp)
+    between = ceil_div(dense + tp * replicated, geometry.hidden_size * tp)
     return _ACTIVATION_BYTES * (residual + between)

@@ -8,7 +8,7 @@ import pytest
 
 from kvfabric.perf.efficiency import Efficiency
 from kvfabric.perf.handoff import estimate_handoff_ns
-from kvfabric.plan.validation import expert_steps, step_times
+from kvfabric.plan.validation import chip_steps, expert_steps, step_times
 from kvfabric.plan.validation.handoff import FITTED_RATE_BPS, QWEN3_8B
 from kvfabric.plan.validation.step_times import (
     PARTS_OF_PREFILL,
@@ -17,7 +17,9 @@ from kvfabric.plan.validation.step_times import (
 )
 
 
-@pytest.mark.parametrize("row", step_times.ALL_ROWS + expert_steps.ALL_ROWS, ids=str)
+@pytest.mark.parametrize(
+    "row", step_times.ALL_ROWS + chip_steps.ALL_ROWS + expert_steps.ALL_ROWS, ids=str
+)
 def test_step_time_is_near_published(row: StepRow) -> None:
     assert abs(row.error_percent) <= row.tolerance_percent, f"{row.error_percent:+.1f} %"
 

@@ -1,12 +1,13 @@
 """The roofline, term by term, on a GPU of round numbers."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
-from kvfabric.catalog.gpus import Gpu, gpu
+from kvfabric.catalog.gpus import Gpu, gpu, gpu_names
 from kvfabric.errors import ConfigError
-from kvfabric.perf.efficiency import EFFICIENCY_SOURCES, Efficiency
+from kvfabric.perf.chip_efficiency import efficiency_of, efficiency_sources, is_measured
+from kvfabric.perf.efficiency import Efficiency
 from kvfabric.perf.roofline import RooflineModel
 from kvfabric.perf.work import AttentionWork, ExpertWork, ModelWork
 from kvfabric.protocol.provenance import SourceKind
@@ -244,12 +245,44 @@ def test_efficiency_refuses_negative_times() -> None:
         Efficiency(layer_ns=-1)
 
 
-def test_default_efficiency_is_sourced_throughout() -> None:
-    assert Efficiency().sources() == dict(EFFICIENCY_SOURCES)
+@pytest.mark.parametrize("name", gpu_names())
+def test_efficiency_of_every_chip_is_sourced_throughout(name: str) -> None:
+    sources = efficiency_sources(efficiency_of(name), name)
+    assert set(sources) == {item.name for item in fields(Efficiency)}
+    assert SourceKind.ASSUMED not in {source.kind for source in sources.values()}
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_what_a_chip_was_not_measured_for_is_hoppers(name: str) -> None:
+    sources, hopper = (
+        efficiency_sources(efficiency_of(one), one) for one in (name, "h100-sxm-80gb")
+    )
+    own = {item for item, source in sources.items() if source != hopper[item]}
+    for item in sources.keys() - own:
+        assert getattr(efficiency_of(name), item) == getattr(Efficiency(), item)
+    assert is_measured(name) or not own
+
+
+def test_a_roofline_takes_the_efficiency_of_its_chip() -> None:
+    b200, hopper = (gpu(name) for name in ("b200-sxm-180gb", "h100-sxm-80gb"))
+    own, other = RooflineModel(WORK, b200), RooflineModel(WORK, b200, Efficiency())
+    step = StepShape(0, 0, ((4_096, 0),))
+    assert own.mixed_step_ns(step) > other.mixed_step_ns(step)
+    assert (own.source.kind, other.source.kind) == (SourceKind.DERIVED, SourceKind.ASSUMED)
+    given = RooflineModel(WORK, hopper, Efficiency())
+    assert given.mixed_step_ns(step) == RooflineModel(WORK, hopper).mixed_step_ns(step)
+    assert given.source == RooflineModel(WORK, hopper).source
+
+
+def test_a_chip_that_nobody_measured_says_whose_shares_it_takes() -> None:
+    source = RooflineModel(WORK, gpu("h20-sxm-96gb")).source
+    assert source.kind is SourceKind.ASSUMED
+    assert "efficiencies of Hopper" in source.text
 
 
 def test_changed_efficiency_is_an_assumption() -> None:
-    assert Efficiency(matmul=0.5).sources()["matmul"].kind is SourceKind.ASSUMED
+    sources = efficiency_sources(Efficiency(matmul=0.5), "h100-sxm-80gb")
+    assert sources["matmul"].kind is SourceKind.ASSUMED
 
 
 def test_source_is_derived_for_defaults() -> None:

@@ -1,11 +1,9 @@
-"""Shares of the peaks that kernels reach and fixed costs of a step, each with its source."""
+"""Shares of the peaks that kernels reach and fixed costs of a step."""
 
-from dataclasses import dataclass, fields
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Final
 
 from kvfabric.errors import ConfigError
-from kvfabric.protocol.provenance import Source, SourceKind
 
 _SHARES: Final = ("matmul", "attention", "memory", "nvlink")
 _TIMES: Final = (
@@ -21,77 +19,13 @@ _TIMES: Final = (
 AIC: Final = "aiconfigurator-core 0.12.0, vllm 0.24.0 tables"
 VLLM_019: Final = "real vLLM 0.19.0 runs of Llama-3.1-8B (LLMServingSim, MIT)"
 
-EFFICIENCY_SOURCES: Final = MappingProxyType(
-    {
-        "matmul": Source(
-            SourceKind.PUBLISHED,
-            f"{AIC}: Llama-3.1-70B TP8 H200, 4,096 prompt tokens, products 92.4 ms; at peak 70.9",
-            "2026-11-30",
-        ),
-        "attention": Source(
-            SourceKind.PUBLISHED,
-            f"{AIC}: Llama-3.1-70B TP8 H100, 32,768 prompt tokens, 1,536 ms; all else 1,285",
-            "2026-11-30",
-        ),
-        "memory": Source(
-            SourceKind.PUBLISHED,
-            f"{AIC}: Llama-3.1-8B TP1 H100, 32 decodes at 4,096 tokens, 12.35 ms; at peak 9.6",
-            "2026-11-30",
-        ),
-        "nvlink": Source(
-            SourceKind.PUBLISHED,
-            f"{AIC}: Llama-3.1-70B TP8 H200, 4,096 prompt tokens, 160 all-reduces in 51.8 ms",
-            "2026-11-30",
-        ),
-        "all_reduce_ns": Source(
-            SourceKind.PUBLISHED,
-            f"{AIC}: Llama-3.1-70B TP8 H100, 1 decode at 1,024 tokens, 10.1 ms; all else 7.7",
-            "2026-11-30",
-        ),
-        "layer_ns": Source(
-            SourceKind.MEASURED,
-            "RTX PRO 6000 and RTX 4090 operator times at 1 token: 2 norms, rotary, activation and"
-            f" attention take 18.6 and 17.8 us per layer ({VLLM_019})",
-            "2026-04-24",
-        ),
-        "expert_layer_ns": Source(
-            SourceKind.PUBLISHED,
-            f"{AIC}: one layer of routed experts on H200, Qwen3-235B bf16 and DeepSeek-V3 fp8,"
-            " TP 1, 2, 4, 8, 27 batches of 1 to 16,384 tokens, power-law routing; 216 times",
-            "2026-11-30",
-        ),
-        "latent_layer_ns": Source(
-            SourceKind.PUBLISHED,
-            f"{AIC}: one layer's latent attention in decodes on H200, DeepSeek-V3 in bf16 and fp8,"
-            " TP 1 to 16, 1 to 1,024 requests, contexts from 2 tokens; 1,840 times",
-            "2026-11-30",
-        ),
-        "index_layer_ns": Source(
-            SourceKind.PUBLISHED,
-            f"{AIC}: one layer's sparse attention in decodes on H200, GLM-5 in bf16 and fp8,"
-            " TP 1 to 16, 1 to 1,024 requests, contexts from 2 tokens; 1,840 times",
-            "2026-11-30",
-        ),
-        "host_step_ns": Source(
-            SourceKind.MEASURED,
-            f"visible host time is at most 0.07 ms per step of up to 8 requests, {VLLM_019};"
-            " synchronous scheduling adds 1 to 7 ms",
-            "2026-11-30",
-        ),
-        "host_request_ns": Source(
-            SourceKind.MEASURED,
-            f"best single constant over two {VLLM_019}; chosen after seeing them",
-            "2026-11-30",
-        ),
-    }
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
     """How much of the peaks real kernels reach, and what a step costs beside them.
 
-    The defaults were chosen once; ``EFFICIENCY_SOURCES`` says from what.
+    The defaults were chosen once, on Hopper; ``chip_efficiency`` has those of other chips and says
+    from what all were.
 
     Attributes:
         matmul: share of the peak that matrix products reach; routed experts and projections of
@@ -130,13 +64,3 @@ class Efficiency:
         for name in _TIMES:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} {getattr(self, name)!r}", hint="Write ns from 0")
-
-    def sources(self) -> dict[str, Source]:
-        """Return the source of each value; one that was changed is an assumption of its user."""
-        default = Efficiency()
-        return {
-            item.name: EFFICIENCY_SOURCES[item.name]
-            if getattr(self, item.name) == getattr(default, item.name)
-            else Source(SourceKind.ASSUMED, f"{item.name} {getattr(self, item.name)} as given")
-            for item in fields(self)
-        }

@@ -11,7 +11,8 @@ from typing import Final
 
 from kvfabric.catalog.gpus import Gpu
 from kvfabric.errors import ConfigError
-from kvfabric.perf.efficiency import AIC, VLLM_019, Efficiency
+from kvfabric.perf.chip_efficiency import efficiency_of, fitted_to, is_measured
+from kvfabric.perf.efficiency import VLLM_019, Efficiency
 from kvfabric.perf.floor_sum import FloorSums, floor_sum, least_terms
 from kvfabric.perf.work import (
     AttentionWork,
@@ -53,10 +54,13 @@ class RooflineModel:
     """
 
     def __init__(self, work: ModelWork, gpu: Gpu, efficiency: Efficiency | None = None) -> None:
-        """Round the coefficients once; refuse a GPU without what the work needs."""
+        """Round the coefficients once; refuse a GPU without what the work needs.
+
+        Without an efficiency it is the chip's own.
+        """
         self._work = work
         self._gpu_name = gpu.name
-        self._efficiency = efficiency or Efficiency()
+        self._efficiency = efficiency or efficiency_of(gpu.name)
         self._rates = _rates(work, gpu, self._efficiency)
         self._coefficients = _coefficients(work, self._rates, self._efficiency)
         self._batches: dict[int, _DecodeBatch] = {}
@@ -65,11 +69,13 @@ class RooflineModel:
     @property
     def source(self) -> Source:
         """Return where the numbers come from."""
-        is_assumed = self._work.pp > 1 or self._efficiency != Efficiency()
+        is_own = self._efficiency == efficiency_of(self._gpu_name) and is_measured(self._gpu_name)
+        is_assumed = self._work.pp > 1 or not is_own
         return Source(
             SourceKind.ASSUMED if is_assumed else SourceKind.DERIVED,
-            f"roofline of {self._gpu_name}: data-sheet peaks x efficiencies fitted to {AIC},"
-            f" fixed costs from {VLLM_019}" + (", stages in series" * (self._work.pp > 1)),
+            f"roofline of {self._gpu_name}: data-sheet peaks x efficiencies"
+            f" {fitted_to(self._gpu_name)}, fixed costs from {VLLM_019}"
+            + (", stages in series" * (self._work.pp > 1)),
         )
 
     def mixed_step_ns(self, shape: StepShape) -> int:

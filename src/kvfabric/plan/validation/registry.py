@@ -7,6 +7,7 @@ from typing import Final
 from kvfabric.errors import ConfigError
 from kvfabric.plan.validation import (
     all_to_all,
+    chip_steps,
     closed_loop,
     expert_layers,
     expert_steps,
@@ -36,6 +37,7 @@ COMPARISONS: Final[tuple[Comparison, ...]] = tuple(
             vllm_runs,
             closed_loop,
             step_times,
+            chip_steps,
             expert_steps,
             expert_layers,
             latent_layers,

@@ -1,4 +1,4 @@
-"""Step times of dense models in the built-in roofline against published and measured ones.
+"""Step times of dense models on Hopper in the built-in roofline, published and measured.
 
 Rows named "calibrated" chose a constant of ``Efficiency``; all others were held out. Tolerances are
 a little above the error found, so that a row that gets worse is seen; a far-off row says why.
@@ -83,28 +83,13 @@ AIC_ROWS: Final = (
     StepRow(H100, "llama-3.1-8b", 1, decode(32, 4_096), 12.35, 1, "calibrated: memory"),
     StepRow(H200, "llama-3.1-70b", 8, prefill(4_096), 164.9, 2, "calibrated: products, NVLink"),
     StepRow(H200, "llama-3.1-70b", 8, decode(32, 4_096), 10.5, 3, "held out"),
-    StepRow(A100, "llama-3.1-70b", 8, prefill(4_096), 424, 3, "held out"),
-)
-# Far off. A100 decode: its tables are of vllm 0.14. B200: the same source has 90.9 and 7.9 ms for
-# the same chip in GB200, which ours meets within 15 %: Hopper efficiencies are optimistic there.
-AIC_FAR_ROWS: Final = (
-    StepRow(A100, "llama-3.1-70b", 8, decode(32, 4_096), 24.1, 26, "held out, far off"),
-    StepRow(B200, "llama-3.1-70b", 8, prefill(4_096), 96.4, 20, "held out, far off"),
-    StepRow(B200, "llama-3.1-70b", 8, decode(32, 4_096), 10.4, 27, "held out, far off"),
-    StepRow(B200, "llama-3.1-70b", 8, prefill(4_096), 90.9, 15, "held out, GB200"),
-    StepRow(B200, "llama-3.1-70b", 8, decode(32, 4_096), 7.9, 5, "held out, GB200"),
 )
 # llm-d blog, 2026-08-17, measured: vLLM peak prefill 20,480 token/s at 8,192 tokens (0.40 s). The
 # weight type is not given; ours is bf16.
-# Real vLLM 0.19.0 on an RTX 4090 (LLMServingSim, MIT): 13 steps of 2,048 prompt tokens in a row at
-# 199.2 ms each. Far off: that card multiplies at 87 % of its data-sheet peak, not at 77 %.
 MEASURED_ROWS: Final = (
     StepRow(H100, "qwen3-32b", 2, prefill(8_192), 400, 14, "held out, measured"),
-    StepRow(
-        "rtx-4090", "llama-3.1-8b", 1, prefill(2_048), 199.2, 26, "held out, far off, measured"
-    ),
 )
-ALL_ROWS: Final = AIC_ROWS + AIC_FAR_ROWS + MEASURED_ROWS
+ALL_ROWS: Final = AIC_ROWS + MEASURED_ROWS
 
 # aiconfigurator-core 0.12.0, H200, Llama-3.1-70B TP8, 4,096 tokens: products 52.6 + 23.7 + 8.6
 # + 7.5 ms, all-reduces 2 x 25.9, attention 6.7, the rest of 164.9. Attention is 41 % short:
@@ -165,35 +150,11 @@ COMPARISONS: Final = (
     ),
     Comparison(
         part="step-times",
-        what="Llama-3.1-70B on A100",
-        source="aiconfigurator-core 0.12.0, vllm 0.14 tables",
-        role=Role.HELD_OUT,
-        limit=Limit(0.14, 0.25),
-        recompute=_of(lambda row: row.gpu == A100),
-    ),
-    Comparison(
-        part="step-times",
-        what="Llama-3.1-70B on B200, half of the rows as GB200",
-        source=AIC,
-        role=Role.HELD_OUT,
-        limit=Limit(0.15, 0.26),
-        recompute=_of(lambda row: row.gpu == B200),
-    ),
-    Comparison(
-        part="step-times",
         what="prefill, Qwen3-32B on 2 H100",
         source="llm-d blog, 2026-08-17, measured",
         role=Role.HELD_OUT,
         limit=Limit(0.13, 0.13),
         recompute=_of(lambda row: row.model == "qwen3-32b"),
-    ),
-    Comparison(
-        part="step-times",
-        what="prefill, Llama-3.1-8B on RTX 4090",
-        source="vLLM 0.19.0, LLMServingSim, measured",
-        role=Role.HELD_OUT,
-        limit=Limit(0.25, 0.25),
-        recompute=_of(lambda row: row.gpu == "rtx-4090"),
     ),
     Comparison(
         part="step-times",

@@ -35,7 +35,14 @@ QUICK = Deadlines(
     stall_ns=SECOND // 4,
     early_ns=SECOND // 4,
 )
-PATIENCE_S = 20.0  # of a busy machine, not of the transport
+PATIENCE_S = 60.0  # of a busy machine, not of the transport
+PATIENT = Deadlines(  # for tests of anything else: no pause of a busy machine is that long
+    connect_ns=30 * SECOND,
+    handshake_ns=30 * SECOND,
+    transfer_ns=60 * SECOND,
+    stall_ns=30 * SECOND,
+    early_ns=30 * SECOND,
+)
 
 
 def identity(model: str = "m", layout: KvLayout = LAYOUT, cluster: str = "c") -> Identity:
@@ -106,7 +113,7 @@ class Worker:
         pool: Pool | None = None,
         memory: BlockMemory | None = None,
         who: Identity | None = None,
-        deadlines: Deadlines = QUICK,
+        deadlines: Deadlines = PATIENT,
     ) -> None:
         """Start listening."""
         self.pool = pool or Pool(seed)

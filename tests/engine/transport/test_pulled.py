@@ -8,10 +8,11 @@ import importlib.util
 import queue
 import time  # noqa: TID251 - waits for threads
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from transport_workers import LAYOUT, NUM_BLOCKS, QUICK, SECOND, Pool, by_layer, identity, whole
+from transport_workers import LAYOUT, NUM_BLOCKS, PATIENT, SECOND, Pool, by_layer, identity, whole
 
 from kvfabric.engine.transport.handshake import Identity
 from kvfabric.engine.transport.one_sided import OneSidedReader, PullError
@@ -94,10 +95,10 @@ class Worker:
             self.events.put,
             reader=self.reader,
             area=self.area,
-            deadlines=QUICK,
+            deadlines=replace(PATIENT, early_ns=2 * SECOND),  # one test waits for it
         )
 
-    def event(self, timeout_s: float = 20.0) -> TransferDone | TransferFailed:
+    def event(self, timeout_s: float = 60.0) -> TransferDone | TransferFailed:
         while True:
             event = self.events.get(timeout=timeout_s)
             if not isinstance(event, PeerRefused):

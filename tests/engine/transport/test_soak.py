@@ -11,7 +11,7 @@ import pytest
 from raw_peers import raw_sender
 from transport_workers import (
     NUM_BLOCKS,
-    QUICK,
+    PATIENT,
     SECOND,
     Pool,
     Worker,
@@ -29,7 +29,7 @@ from kvfabric.engine.transport.port import PeerRefused, Side, TransferDone
 
 NUM_WORKERS = 3
 HALF = NUM_BLOCKS // 2  # blocks below are sent, those from there on are received
-DEADLINES = replace(QUICK, transfer_ns=10 * SECOND, early_ns=10 * SECOND)
+DEADLINES = replace(PATIENT, transfer_ns=10 * SECOND, early_ns=10 * SECOND)
 
 
 class Soak:

@@ -106,7 +106,10 @@ def test_carried_packet_flows_are_those_of_the_reference_data(name: str) -> None
 
 @pytest.mark.parametrize("name", VLLM_SCENARIOS)
 def test_scenarios_of_recorded_runs_are_the_examples(name: str) -> None:
-    text = (ROOT / "examples" / f"vllm-{name}.yaml").read_text("utf-8")
+    recorded, by_roofline, _ = name.partition("-roofline")
+    text = (ROOT / "examples" / f"vllm-{recorded}.yaml").read_text("utf-8")
+    if by_roofline:
+        text = text.replace("perf: {kind: profile}", "perf: {kind: roofline}")
     assert parse_scenario(VLLM_SCENARIOS[name], name) == parse_scenario(text, name)
 
 

@@ -96,8 +96,10 @@ class ReferenceFolder:
     def vllm_run(self, name: str, window: tuple[int, int] | None) -> list[LatencyFigure]:
         """Return the latencies of a run of ``serving``, simulated."""
         folder = self._root / FOLDERS[name]
-        overrides = Overrides(trace=folder / "requests.jsonl", profile=folder)
-        scenario = apply_overrides(vllm_scenario(name), overrides)
+        recorded = vllm_scenario(name)
+        profile = folder if recorded.perf.kind == "profile" else None
+        overrides = Overrides(trace=folder / "requests.jsonl", profile=profile)
+        scenario = apply_overrides(recorded, overrides)
         run = simulate(resolve(scenario, folder=folder, name=name), None, window=window)
         comparison = run.comparisons[0 if window is None else 1]
         return [

@@ -42,6 +42,10 @@ workload: {kind: trace, format: recorded_run}
 """
 
 VLLM_SCENARIOS: Final[Mapping[str, str]] = MappingProxyType(
-    {"rtx-4090": _RTX_4090, "rtx-pro-6000": _RTX_PRO_6000}
+    {
+        "rtx-4090": _RTX_4090,
+        "rtx-4090-roofline": _RTX_4090.replace("kind: profile", "kind: roofline"),
+        "rtx-pro-6000": _RTX_PRO_6000,
+    }
 )
-"""YAML by the name of the run."""
+"""YAML by the name of the run, and by which step times if not by the profile."""

@@ -110,12 +110,16 @@ _CHIPS: Final[Mapping[str, tuple[Efficiency, Mapping[str, Source]]]] = MappingPr
                 attention=0.55,
                 memory=0.80,
                 nvlink=0.63,
+                expert_layer_ns=16_000,
                 latent_layer_ns=33_000,
                 index_layer_ns=146_000,
             ),
             _dense_sources(AIC)
             | {
                 "nvlink": _nvlink_source(AIC),
+                "expert_layer_ns": _published(
+                    f"{AIC}: one layer of experts, Qwen3-235B bf16, DeepSeek-V3 fp8, 189 times"
+                ),
                 "latent_layer_ns": _published(f"{AIC}: decodes of DeepSeek-V3, 1,840 times"),
                 "index_layer_ns": _published(f"{AIC}: decodes of GLM-5, 1,469 times"),
             },

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 AA = 4.5  # WCAG 2.2, 1.4.3: contrast of text
-MS = 10_000
+MS = 120_000
 
 # Contrast of every text with the background behind it, by the formula of WCAG 2.2.
 CONTRASTS = """() => {

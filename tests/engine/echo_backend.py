@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import threading
 import time  # noqa: TID251 - receivers are told when
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,9 +32,14 @@ class ByteCodec:
 
 @dataclass
 class EchoBackend:
-    """Gives a token every ``pace_s``; ``failing`` ends every request so after its first token."""
+    """Gives a token every ``pace_s``; ``failing`` ends every request so after its first token.
+
+    ``held_after`` so many tokens a request waits until ``released`` is set.
+    """
 
     pace_s: float = 0.0
+    held_after: int | None = None
+    released: threading.Event = field(default_factory=threading.Event)
     failing: Outcome | None = None
     model: ServedModel = MODEL
     codec: ByteCodec = field(default_factory=ByteCodec)
@@ -67,6 +73,8 @@ class EchoBackend:
         try:
             for token_id in itertools.cycle(prompt_ids):
                 await asyncio.sleep(self.pace_s)
+                while num_tokens == self.held_after and not self.released.is_set():  # noqa: ASYNC110 - of threads
+                    await asyncio.sleep(0.005)
                 receiver.on_token(token_id, time.monotonic_ns())
                 num_tokens += 1
                 if self.failing:

@@ -7,13 +7,16 @@ from typing import Any
 
 from kvfabric.engine.block_hashes import block_hashes
 from kvfabric.engine.cluster_settings import ClusterSettings
+from kvfabric.engine.control_loop import ControlLoop, WorkerLink
 from kvfabric.engine.decision_log import DecisionLog
 from kvfabric.engine.events import GenerateRequest
 from kvfabric.engine.executor_port import EngineStep, FinishReason, Sampling
 from kvfabric.engine.fake_executor import FakeExecutor
 from kvfabric.engine.local_cluster import LocalCluster
+from kvfabric.engine.messages import ToWorker
 from kvfabric.protocol.record import RequestRecord
 
+PATIENCE_S = 240.0  # only against waiting for ever: a machine may be slow
 NUM_LAYERS = 2  # of the executors of ``ExecutorSpec`` too
 SETTINGS: dict[str, Any] = {
     "num_blocks": 64,
@@ -45,15 +48,37 @@ class Outputs:
             self.ends[record.request_id] = record, finish
             self._changed.notify_all()
 
-    def wait_ended(self, num: int, timeout_s: float = 60.0) -> None:
+    def wait_ended(self, num: int, timeout_s: float = PATIENCE_S) -> None:
         self.wait(lambda: len(self.ends) >= num, timeout_s)
 
-    def wait(self, is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    def wait(self, is_so: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         end_s = time.monotonic() + timeout_s
         with self._changed:
             while not is_so():
                 assert time.monotonic() < end_s, "waited in vain"
                 self._changed.wait(0.02)  # what is waited for need not be an output
+
+
+def let_steps_run_late(loop: ControlLoop, worker_id: int, link: WorkerLink) -> None:
+    """Let every step of one worker come to its deadline soon; the others keep all their time.
+
+    That of the loop is as long as ever: a good step takes long on a busy machine.
+    """
+    post = link.post
+
+    def posted(message: ToWorker) -> None:
+        if isinstance(message, EngineStep):
+            loop.driver.workers[worker_id].start_ns -= loop._step_deadline_ns - 50_000_000
+        post(message)
+
+    link.post = posted  # type: ignore[method-assign]
+
+
+def let_time_pass(loop: ControlLoop, time_ns: int) -> None:
+    """Put the clock of a running loop forward."""
+    clock = loop._clock
+    loop._clock = lambda: clock() + time_ns
+    loop.cancel(-1)  # nobody's: the loop looks at its clock
 
 
 def settings_of(**settings: Any) -> ClusterSettings:

@@ -13,6 +13,8 @@ from kvfabric.engine.server.app import MAX_BODY_BYTES, build_app
 from kvfabric.engine.server.backend import Backend
 from kvfabric.engine.server.lifecycle import Lifecycle, Server
 
+PATIENCE_S = 240.0  # only against waiting for ever: a machine may be slow
+
 
 @dataclass(frozen=True)
 class Running:
@@ -26,10 +28,10 @@ class Running:
         self.server.should_exit = True
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(self.url + path)
+        return httpx.get(self.url + path, timeout=PATIENCE_S)
 
 
-def wait_until(is_so: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def wait_until(is_so: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Wait for something that happens in the server's thread."""
     pause = threading.Event()
     for _ in range(int(timeout_s / 0.01)):
@@ -62,5 +64,5 @@ def serving(
             yield Running(url, server, thread)
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive(), "the server does not end"

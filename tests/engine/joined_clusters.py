@@ -6,7 +6,7 @@ import time  # noqa: TID251 - runs in real time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fake_clusters import Outputs, settings_of
+from fake_clusters import PATIENCE_S, Outputs, settings_of
 
 from kvfabric.engine.decision_log import DecisionLog
 from kvfabric.engine.events import GenerateRequest
@@ -71,7 +71,7 @@ def start_worker(
     )
 
 
-def wait(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def wait(is_so: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     end_s = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < end_s, "waited in vain"

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from transport_workers import identity
+from transport_workers import PATIENCE_S, identity
 
 from kvfabric.engine.transport.address import listen, parse_address
 from kvfabric.engine.transport.frames import HEADER_BYTES, Frame, Kind, pack, unpack
 from kvfabric.engine.transport.handshake import greeting
 
 DIGEST = identity().digest
-PATIENCE_S = 20
 
 
 class RawPeer:

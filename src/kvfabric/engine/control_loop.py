@@ -108,6 +108,7 @@ class ControlLoop:
         self._check = check
         self._inbox: SimpleQueue[_Inbound] = SimpleQueue()
         self._links: list[WorkerLink | None] = [None] * len(schedulers)
+        self._joining: set[tuple[int, WorkerLink]] = set()
         self._model = ""
         self._driver: LiveDriver | None = None
         self.failures: list[str] = []  # of transfers and workers, as they were told
@@ -126,7 +127,13 @@ class ControlLoop:
 
     def receive(self, worker_id: int, link: WorkerLink, message: FromWorker) -> None:
         """Take what a worker says; a ``Hello`` brings back one that was lost."""
+        if isinstance(message, Hello):
+            self._joining.add((worker_id, link))
         self._inbox.put(_FromLink(worker_id, link, message))
+
+    def is_joining(self, worker_id: int) -> bool:
+        """Return whether a worker has come back that still counts as lost."""
+        return any(joining == worker_id for joining, _ in tuple(self._joining))
 
     def lose(self, worker_id: int, link: WorkerLink, reason: str) -> None:
         """Take in that the connection to a worker has ended."""
@@ -177,6 +184,7 @@ class ControlLoop:
                 events = []
                 self._rejoin(message.worker_id, message.link, message.message, events)
                 self._handle(events)
+                self._joining.discard((message.worker_id, message.link))
                 events = []
             else:
                 self._translate(message, events)

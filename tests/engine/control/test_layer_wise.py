@@ -4,6 +4,9 @@ Laws: the tokens are those of a computation without cache, a group is on its way
 ends, and whatever dies or is cancelled in the middle of a group leaks no block on either side.
 """
 
+import signal
+from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -11,9 +14,11 @@ import pytest
 from fake_clusters import Outputs, fake_executor, local_cluster, request, settings_of
 from replays import replay
 
+from kvfabric.engine.block_transfers import Moving
 from kvfabric.engine.decision_log import NEVER_NS, DecisionLog
 from kvfabric.engine.executor_spec import FAKE, ExecutorSpec
 from kvfabric.engine.fake_executor import reference_tokens
+from kvfabric.engine.messages import SendBlocks, ToWorker
 from kvfabric.engine.process_cluster import ProcessCluster
 from kvfabric.protocol.record import Outcome
 from kvfabric.serving.coordinator_config import HandoffMode
@@ -38,9 +43,9 @@ def test_a_layer_group_is_on_its_way_before_its_step_ends() -> None:
     outputs, log = Outputs(), DecisionLog()
     asked = [request(i, range(100 * i, 100 * i + 45), 4) for i in range(3)]
     with processes(outputs, log) as cluster:
-        for one in asked:
+        for i, one in enumerate(asked):
             cluster.loop.submit(one)
-        outputs.wait_ended(len(asked))
+            outputs.wait_ended(i + 1)  # the next one's blocks are reserved at once then
         outputs.wait(lambda: cluster.loop.driver.num_held_blocks == 0)
         block_bytes = cluster.block_bytes
         moved_bytes = cluster.loop.driver.moved_bytes
@@ -91,25 +96,52 @@ def test_no_more_groups_than_layers() -> None:
     assert outputs.tokens[0] == reference_tokens(asked.prompt_ids, asked.sampling)
 
 
+def stop_within_a_group(cluster: ProcessCluster) -> list[Moving]:
+    """Stop both workers of the first transfer that starts while its step goes on.
+
+    Return where that transfer is put once they are stopped.
+    """
+    caught: list[Moving] = []
+
+    def post(post: Callable[[ToWorker], None], message: ToWorker) -> None:
+        driver = cluster.loop.driver
+        if isinstance(message, SendBlocks) and not caught:
+            moving = driver._blocks._moving[message.transfer_id]
+            source = driver.workers[moving.source]
+            if source.plan is not None and source.layers_ns:
+                for worker in (moving.source, moving.destination):
+                    cluster.links[worker].process.send_signal(signal.SIGSTOP)
+                caught.append(moving)
+        post(message)
+
+    for link in cluster.links:
+        link.post = partial(post, link.post)  # type: ignore[method-assign]
+    return caught
+
+
 @pytest.mark.parametrize("happening", ["source dies", "destination dies", "client gives up"])
 def test_what_happens_in_the_middle_of_a_group_leaks_nothing(happening: str) -> None:
     outputs, log = Outputs(), DecisionLog()
     settings = {"num_prefill": 2, "num_decode": 2, "max_restarts": 3}
     asked = [request(i, range(100 * i, 100 * i + 60), 4) for i in range(6)]
     with processes(outputs, log, **settings) as cluster:
+        caught = stop_within_a_group(cluster)
         for one in asked:
             cluster.loop.submit(one)
         driver = cluster.loop.driver
-        outputs.wait(lambda: bool(driver._blocks._moving) and bool(driver.workers[0].layers_ns))
-        moving = next(iter(list(driver._blocks._moving.values())), None)
+        outputs.wait(lambda: bool(caught))
+        (moving,) = caught
         if happening == "client gives up":
             for one in asked[:4]:
                 cluster.loop.cancel(one.request_id)
+            outputs.wait(lambda: {one.request_id for one in asked[:4]} <= outputs.ends.keys())
         else:
-            source, destination = (0, 2) if moving is None else moving[1:3]
-            dead = source if happening == "source dies" else destination
+            dead = moving.source if happening == "source dies" else moving.destination
             cluster.links[dead].kill()
             outputs.wait(lambda: driver.workers[dead].is_lost)
+        for worker in (moving.source, moving.destination):
+            cluster.links[worker].process.send_signal(signal.SIGCONT)
+        if happening != "client gives up":
             cluster.restart(dead)
         after = [request(10 + i, range(100 * i, 100 * i + 60), 4) for i in range(4)]
         for one in after:

@@ -4,17 +4,25 @@ The stand-in executor raises for token ids that it does not have; admission, whi
 before, is not in the way here.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from fake_clusters import Outputs, fake_executor, local_cluster, request, settings_of
 
-from kvfabric.engine.executor_port import EngineStep, NewRequest, Sampling, ScheduledTokens
+from kvfabric.engine.events import GenerateRequest
+from kvfabric.engine.executor_port import (
+    EngineStep,
+    FinishReason,
+    NewRequest,
+    Sampling,
+    ScheduledTokens,
+)
 from kvfabric.engine.executor_spec import FAKE, ExecutorSpec
 from kvfabric.engine.fake_executor import VOCAB_SIZE, reference_tokens
 from kvfabric.engine.isolation import run_isolated
 from kvfabric.engine.process_cluster import ProcessCluster
-from kvfabric.protocol.record import Outcome
+from kvfabric.protocol.record import Outcome, RequestRecord
 from kvfabric.serving.coordinator_config import HandoffMode
 
 POISON = VOCAB_SIZE + 7
@@ -25,21 +33,40 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
+class Rounds(Outputs):
+    """Asks again once as many have ended; the loop, which tells so, takes them in one instant.
+
+    Which blocks a step shares with the poison depends on who came before it.
+    """
+
+    submit: Callable[[GenerateRequest], None]
+
+    def __init__(self, again: Sequence[GenerateRequest]) -> None:
+        super().__init__()
+        self.again = again
+
+    def on_end(self, record: RequestRecord, finish: FinishReason | None) -> None:
+        super().on_end(record, finish)
+        if len(self.ends) == len(self.again):
+            for one in self.again:
+                self.submit(one)
+
+
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("place", [0, 17, 39])
 def test_it_fails_alone_and_no_worker_dies(shape: dict[str, Any], place: int) -> None:
-    settings, outputs = settings_of(**shape), Outputs()
+    settings = settings_of(**shape)
     head = list(range(40))
     poisoned = [*head[:place], POISON, *head[place + 1 :]]
     prompts = [[9, *head], poisoned, head, [8, *head], poisoned, [*head, 1, 2, 3]]
     asked = [request(i, prompt, 5) for i, prompt in enumerate(prompts)]
-    with local_cluster(settings, outputs) as cluster:
-        for one in asked:
-            cluster.loop.submit(one)
-        outputs.wait_ended(len(asked))
-        again = [request(10 + i, prompt, 5) for i, prompt in enumerate(prompts)]
-        for one in again:
-            cluster.loop.submit(one)
+    again = [request(10 + i, prompt, 5) for i, prompt in enumerate(prompts)]
+    outputs = Rounds(again)
+    cluster = local_cluster(settings, outputs)
+    outputs.submit = cluster.loop.submit
+    for one in asked:
+        cluster.loop.submit(one)
+    with cluster:
         outputs.wait_ended(2 * len(asked))
         outputs.wait(lambda: cluster.loop.driver.num_held_blocks == 0)
         assert not any(worker.is_lost for worker in cluster.loop.driver.workers)

@@ -4,6 +4,7 @@ Laws: no block is leaked on any worker, what finished has the tokens of a comput
 whatever happened to the others (kvfabric issue: "an error or a re-route, the rest keeps running").
 """
 
+import threading
 import time  # noqa: TID251 - runs in real time
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +12,14 @@ from random import Random
 from typing import Any
 
 import pytest
-from fake_clusters import Outputs, fake_executor, local_cluster, request, settings_of
+from fake_clusters import (
+    Outputs,
+    fake_executor,
+    let_steps_run_late,
+    local_cluster,
+    request,
+    settings_of,
+)
 from replays import replay
 
 from kvfabric.engine.decision_log import DecisionLog
@@ -85,7 +93,7 @@ def test_anything_may_happen_at_any_time(shape: dict[str, Any], seed: int) -> No
         for _ in range(20):
             asked.append(request(len(asked), random.choices(range(1000), k=30)))
             cluster.loop.submit(asked[-1])
-        outputs.wait_ended(len(asked), 30)
+        outputs.wait_ended(len(asked))
         outputs.wait(lambda: cluster.loop.driver.num_held_blocks == 0)
     driver = cluster.loop.driver
     assert driver.is_quiet
@@ -169,18 +177,21 @@ def test_a_transfer_that_fails_ends_at_once_and_only_its_request_knows(
 
 def test_a_worker_that_stalls_is_taken_for_dead_and_its_requests_go_elsewhere() -> None:
     settings, outputs = settings_of(num_prefill=2), Outputs()
+    goes_on = threading.Event()
 
     def stall(step: EngineStep) -> int:
-        return 600_000_000 if step.scheduled else 0
+        goes_on.wait()
+        return 0 * len(step.scheduled)
 
     executors = [fake_executor(settings, stall), fake_executor(settings)]
     cluster = local_cluster(settings, outputs, executors)
-    cluster.loop._step_deadline_ns = 50_000_000
+    let_steps_run_late(cluster.loop, 0, cluster._links[0])
     with cluster:
         asked = [request(i, range(i, 40)) for i in range(4)]
         for one in asked:
             cluster.loop.submit(one)
         outputs.wait_ended(4)
+        goes_on.set()
     assert all(record.outcome is Outcome.FINISHED for record, _ in outputs.ends.values())
     assert all(is_right(outputs, one) for one in asked)
     assert cluster.loop.failures == ["worker 0: its step takes too long"]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fake_clusters import PATIENCE_S
 
 from kvfabric.engine.hosts.joining import (
     JOIN_VERSION,
@@ -48,7 +49,7 @@ def both(control: Callable[[socket.socket], Any], worker: Callable[[socket.socke
 
 
 def let_in(sock: socket.socket, token: bytes = TOKEN) -> Role:
-    joiner = Joiner(sock, token, 5.0)
+    joiner = Joiner(sock, token, PATIENCE_S)
     role = joiner.identify()
     joiner.welcome(WELCOME)
     return role
@@ -56,7 +57,7 @@ def let_in(sock: socket.socket, token: bytes = TOKEN) -> Role:
 
 @pytest.mark.parametrize("role", Role)
 def test_who_knows_the_token_is_told_what_to_run(role: Role) -> None:
-    assert both(let_in, lambda sock: join(sock, TOKEN, role, 5.0)) == [role, WELCOME]
+    assert both(let_in, lambda sock: join(sock, TOKEN, role, PATIENCE_S)) == [role, WELCOME]
 
 
 def test_another_token_is_refused_on_both_sides_and_does_not_travel() -> None:
@@ -77,7 +78,7 @@ def test_another_token_is_refused_on_both_sides_and_does_not_travel() -> None:
         thread = threading.Thread(target=control)
         thread.start()
         with pytest.raises(JoinError, match="another token"):
-            join(theirs, b"another sixteen letters", Role.DECODE, 5.0)
+            join(theirs, b"another sixteen letters", Role.DECODE, PATIENCE_S)
         thread.join()
     assert TOKEN not in seen
     assert b"another sixteen" not in seen
@@ -89,7 +90,7 @@ def test_a_control_that_does_not_know_the_token_is_no_control() -> None:
         sock.recv(4096)
         frame(sock, {"proof": "0" * 64, "executor": {}, "cluster": "c", "transfer_timeout_ns": 1})
 
-    _, error = both(pretend, lambda sock: join(sock, TOKEN, Role.PREFILL, 5.0))
+    _, error = both(pretend, lambda sock: join(sock, TOKEN, Role.PREFILL, PATIENCE_S))
     assert "does not know the token" in str(error)
 
 
@@ -100,8 +101,9 @@ def test_a_proof_of_an_older_connection_proves_nothing() -> None:
     def record(sock: socket.socket) -> None:
         frame(sock, {"kvfabric": JOIN_VERSION, "challenge": "an older one"})
         recorded.append(sock.recv(4096))
+        sock.shutdown(socket.SHUT_WR)
 
-    both(record, lambda sock: join(sock, TOKEN, Role.PREFILL, 1.0))
+    both(record, lambda sock: join(sock, TOKEN, Role.PREFILL, PATIENCE_S))
     error, _ = both(let_in, lambda sock: sock.sendall(recorded[0]))
     assert "another token" in str(error)
 
@@ -148,11 +150,11 @@ def test_a_stranger_that_says_nothing_costs_a_deadline() -> None:
 
 def test_a_full_cluster_is_told_apart_from_a_refusal() -> None:
     def refuse(sock: socket.socket) -> None:
-        joiner = Joiner(sock, TOKEN, 5.0)
+        joiner = Joiner(sock, TOKEN, PATIENCE_S)
         joiner.identify()
         joiner.refuse("all are there", is_busy=True)
 
-    _, error = both(refuse, lambda sock: join(sock, TOKEN, Role.PREFILL, 5.0))
+    _, error = both(refuse, lambda sock: join(sock, TOKEN, Role.PREFILL, PATIENCE_S))
     assert isinstance(error, BusyError)
 
 

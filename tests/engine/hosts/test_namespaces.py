@@ -6,18 +6,18 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from fake_clusters import Outputs, request
+from fake_clusters import PATIENCE_S, Outputs, request
 from joined_clusters import assert_right, remote_cluster
 
 from kvfabric.engine.hosts.joining import Role
 from kvfabric.serving.coordinator_config import HandoffMode
 
 Start = Callable[..., subprocess.Popen[str]]
-_SUBNET = "10.231.77"
+_SUBNET = f"10.{128 + os.getpid() // 250 % 64}.{os.getpid() % 250}"  # others may run beside it
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)  # noqa: S607
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=PATIENCE_S)  # noqa: S607
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_kv_cache_moves_between_hosts(
     cluster = remote_cluster(outputs, host=host, num_decode=1, handoff=handoff, num_layer_groups=2)
     for role, name in zip((Role.PREFILL, Role.DECODE), names, strict=True):
         start(cluster.address, role, within=["ip", "netns", "exec", name])
-    assert cluster.wait_ready(60)
+    assert cluster.wait_ready(PATIENCE_S)
     asked = [request(i, range(7 * i, 7 * i + 30), 8) for i in range(8)]
     with cluster:
         addresses = [worker.address for worker in cluster.loop.driver.workers]

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from fake_clusters import NUM_LAYERS, fake_executor, settings_of
 from http_server import Running, serving, wait_until
 
-from kvfabric.engine.executor_port import Sampling
+from kvfabric.engine.executor_port import EngineStep, Sampling
 from kvfabric.engine.fake_executor import VOCAB_SIZE, reference_tokens
 from kvfabric.engine.local_cluster import LocalCluster
 from kvfabric.engine.server.backend import ServedModel
@@ -33,11 +34,27 @@ class CharacterCodec:
         return self.encode("".join(message["content"] for message in messages))
 
 
+class Steps:
+    """Steps of a millisecond; one that comes to position ``held_at`` waits for ``released``."""
+
+    held_at = 1 << 30
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def step_ns(self, step: EngineStep) -> int:
+        if any(share.first >= self.held_at for share in step.scheduled):
+            self.released.wait()
+        return 1_000_000 if step.scheduled else 0
+
+
 class Served:
     """A cluster, the server in front of it, and a client."""
 
-    def __init__(self, cluster: LocalCluster, server: Running, client: openai.OpenAI) -> None:
-        self.cluster, self.server, self.client = cluster, server, client
+    def __init__(
+        self, cluster: LocalCluster, steps: Steps, server: Running, client: openai.OpenAI
+    ) -> None:
+        self.cluster, self.steps, self.server, self.client = cluster, steps, server, client
 
     @property
     def num_held_blocks(self) -> int:
@@ -50,10 +67,8 @@ class Served:
 @contextlib.contextmanager
 def serve(num_prefill: int, num_decode: int) -> Iterator[Served]:
     settings = settings_of(num_prefill=num_prefill, num_decode=num_decode, signal_interval_ns=10**6)
-    executors = [
-        fake_executor(settings, lambda step: 1_000_000 if step.scheduled else 0)
-        for _ in range(settings.num_workers)
-    ]
+    steps = Steps()
+    executors = [fake_executor(settings, steps.step_ns) for _ in range(settings.num_workers)]
     relay = OutputRelay()
     cluster = LocalCluster(
         settings,
@@ -76,7 +91,10 @@ def serve(num_prefill: int, num_decode: int) -> Iterator[Served]:
         with serving(backend) as server:
             url = server.url + "/v1"
             with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-                yield Served(cluster, server, client)
+                try:
+                    yield Served(cluster, steps, server, client)
+                finally:
+                    steps.released.set()
 
 
 @pytest.fixture(params=[(1, 0), (2, 0), (1, 2)], ids=["one", "two", "disaggregated"])
@@ -109,12 +127,13 @@ def test_a_prompt_seen_before_is_found_in_the_cache(served: Served) -> None:
 
 
 def test_a_client_that_leaves_frees_its_blocks(served: Served) -> None:
-    streams = [served.complete([i, 1, 2], max_tokens=110, stream=True) for i in range(6)]
-    next(iter(streams[0]))
+    served.steps.held_at = 10
+    stream = served.complete([[i, 1, 2] for i in range(6)], max_tokens=110, stream=True)
+    next(iter(stream))
     assert served.num_held_blocks > 0
-    for stream in streams:
-        stream.close()
+    stream.close()
     wait_until(lambda: served.cluster.loop.driver.num_in_flight == 0)
+    served.steps.released.set()
     wait_until(lambda: served.num_held_blocks == 0)
 
 
@@ -129,12 +148,14 @@ def test_gauges_and_hand_off_are_shown(served: Served) -> None:
 
 
 def test_a_dead_worker_is_an_error_or_a_new_start(served: Served) -> None:
+    served.steps.held_at = 10
     stream = served.complete([1, 2, 3], max_tokens=110, stream=True)
     text = next(iter(stream)).choices[0].text
-    num_workers = len(served.cluster.loop.driver.workers)
-    for worker_id in range(num_workers):
-        if served.cluster.loop.driver.workers[worker_id].scheduler.kv.pool.num_used:
-            served.cluster.kill(worker_id)
+    workers = served.cluster.loop.driver.workers
+    num_workers = len(workers)
+    (dies,) = [i for i in range(num_workers) if workers[i].scheduler.kv.pool.num_used]
+    served.cluster.kill(dies)
+    served.steps.released.set()
     if num_workers == 1:
         with pytest.raises(openai.APIError) as failed:
             list(stream)
@@ -155,9 +176,11 @@ def break_control(served: Served) -> None:
 
 def assert_control_is_missed(served: Served) -> None:
     assert served.server.get("/health").status_code == 200
+    served.steps.held_at = 10
     stream = served.complete([1, 2, 3], max_tokens=110, stream=True)
     next(iter(stream))
     break_control(served)
+    served.steps.released.set()
     with pytest.raises(openai.APIError) as failed:
         list(stream)
     assert failed.value.code == "worker_lost"

@@ -7,15 +7,18 @@ from typing import Any
 import httpx
 import pytest
 from echo_backend import ByteCodec, EchoBackend
-from http_server import Running, serving, wait_until
+from http_server import PATIENCE_S, Running, serving, wait_until
 from prometheus_client.parser import text_string_to_metric_families
+
+from kvfabric.engine.server import lifecycle
 
 _BODY = {"model": "echo", "prompt": "abc"}
 
 
 def _post(server: Running, content: bytes, content_type: str = "application/json") -> Any:
     headers = {"Content-Type": content_type}
-    return httpx.post(f"{server.url}/v1/completions", content=content, headers=headers)
+    url = f"{server.url}/v1/completions"
+    return httpx.post(url, content=content, headers=headers, timeout=PATIENCE_S)
 
 
 def test_refusals_have_the_error_body_of_the_api() -> None:
@@ -58,7 +61,8 @@ def test_only_the_api_asks_for_the_key() -> None:
         assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
         assert refused.json()["error"]["code"] == "invalid_api_key"
         headers = {b"Authorization": "Bearer schlüssel".encode()}
-        assert httpx.get(server.url + "/v1/models", headers=headers).status_code == 200
+        url = server.url + "/v1/models"
+        assert httpx.get(url, headers=headers, timeout=PATIENCE_S).status_code == 200
         assert server.get("/health").status_code == 200
         assert server.get("/metrics").status_code == 200
 
@@ -123,21 +127,27 @@ def _in_background(server: Running, body: dict[str, Any]) -> tuple[threading.Thr
 
 
 def test_a_graceful_end_finishes_what_runs_and_takes_no_more() -> None:
-    backend = EchoBackend(pace_s=0.02)
-    with serving(backend, deadline_s=10) as server:
+    backend = EchoBackend(held_after=1)
+    with serving(backend, deadline_s=60) as server:
         thread, answers = _in_background(server, {"max_tokens": 20})
         wait_until(lambda: bool(backend.running))
         server.stop()
+        wait_until(lambda: server.server._lifecycle.is_draining)
+        backend.released.set()
         thread.join()
         assert answers[0].json()["usage"]["completion_tokens"] == 20
-        server.thread.join(10)
+        server.thread.join(PATIENCE_S)
         with pytest.raises(httpx.ConnectError):
             server.get("/health")
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_what_does_not_finish_in_time_is_told_so(is_stream: bool) -> None:
-    backend = EchoBackend(pace_s=0.05)
+def test_what_does_not_finish_in_time_is_told_so(
+    is_stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # for error bodies to reach a client; the server's own two seconds are few on a busy machine
+    monkeypatch.setattr(lifecycle, "_LAST_WORDS_S", 60)
+    backend = EchoBackend(held_after=1)
     with serving(backend, deadline_s=0.2) as server:
         thread, answers = _in_background(server, {"max_tokens": 190, "stream": is_stream})
         wait_until(lambda: bool(backend.running))
@@ -145,12 +155,12 @@ def test_what_does_not_finish_in_time_is_told_so(is_stream: bool) -> None:
         thread.join()
         assert '"code":"shutting_down"' in answers[0].text
         assert answers[0].status_code == (200 if is_stream else 503)
-        server.thread.join(10)
+        server.thread.join(PATIENCE_S)
     assert backend.cancelled == [0]
 
 
 def test_more_than_may_wait_are_sent_away_until_there_is_room() -> None:
-    backend = EchoBackend(pace_s=0.01)
+    backend = EchoBackend(held_after=1)
     body = _BODY | {"max_tokens": 150, "n": 3}
     large = json.dumps(_BODY | {"max_tokens": 1, "n": 9}).encode()
     with serving(backend, max_open=4) as server:
@@ -163,5 +173,6 @@ def test_more_than_may_wait_are_sent_away_until_there_is_room() -> None:
         assert refused.json()["error"]["code"] == "overloaded"
         assert _post(server, large).status_code == 503
         assert _post(server, json.dumps(_BODY | {"max_tokens": 1}).encode()).status_code == 200
+        backend.released.set()
         slow.join()
         assert _post(server, large).status_code == 200  # more than may wait, but alone

@@ -3,6 +3,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -12,7 +13,7 @@ import pytest
 from raw_peers import RawPeer, raw_listener, raw_sender
 from transport_workers import (
     LAYOUT,
-    QUICK,
+    PATIENT,
     SECOND,
     MakeWorker,
     Pool,
@@ -21,6 +22,7 @@ from transport_workers import (
     failed,
     identity,
     kv_threads,
+    let_time_pass,
     wait_until,
     whole,
 )
@@ -30,7 +32,6 @@ from kvfabric.engine.transport.frames import HEADER_BYTES, MAX_DATA_BYTES, Frame
 from kvfabric.engine.transport.port import PeerRefused
 
 SHORT_NS = SECOND // 5
-LATE_NS = 2 * SECOND  # a busy machine comes as far as a test wants by then
 BLOCK = LAYOUT.block_bytes
 
 
@@ -71,7 +72,7 @@ def test_a_sender_that_goes_away_fails_what_it_sent(make_worker: MakeWorker) -> 
 
 
 def test_a_sender_that_stalls_is_cut_off(make_worker: MakeWorker) -> None:
-    worker = make_worker(deadlines=replace(QUICK, early_ns=LATE_NS))
+    worker = make_worker(deadlines=replace(PATIENT, stall_ns=SECOND // 4))
     with raw_sender(worker.address) as peer:
         granted(peer, worker, 1)
         granted(peer, worker, 2, 2)
@@ -84,11 +85,12 @@ def test_a_sender_that_stalls_is_cut_off(make_worker: MakeWorker) -> None:
 def test_a_sender_that_sends_nothing_is_given_up_at_the_deadline(make_worker: MakeWorker) -> None:
     worker = make_worker()
     with raw_sender(worker.address) as peer:
-        worker.transport.expect(1, whole(1), timeout_ns=LATE_NS)
         peer.tell(offer())
+        wait_until(lambda: worker.transport._expected.num_waiting == 1)
+        worker.transport.expect(1, whole(1), timeout_ns=SHORT_NS)
         peer.hear_kind(Kind.GRANT)
-        assert failed(worker.event_of(1)) == "not done in 2 s: the sender did not send it all"
-        assert b"not done in 2 s" in peer.hear_kind(Kind.REFUSE)[1]
+        assert failed(worker.event_of(1)) == "not done in 0.2 s: the sender did not send it all"
+        assert b"not done in 0.2 s" in peer.hear_kind(Kind.REFUSE)[1]
         before = worker.pool.values.copy()
         peer.tell(data(), b"x" * BLOCK)  # too late: read and dropped
         peer.tell(Frame(Kind.CANCEL, 1))
@@ -192,7 +194,7 @@ def test_what_the_protocol_forbids_ends_the_connection(
 
 
 def test_an_offer_that_nobody_expects_is_refused_in_time(make_worker: MakeWorker) -> None:
-    worker = make_worker(deadlines=QUICK)
+    worker = make_worker(deadlines=replace(PATIENT, early_ns=SHORT_NS))
     with raw_sender(worker.address) as peer:
         peer.tell(offer(44))
         assert peer.hear_kind(Kind.REFUSE)[1] == b"nobody expects transfer 44"
@@ -239,29 +241,30 @@ def sending(make_worker: MakeWorker, address: str, **deadlines: int) -> Worker:
     """Return a worker that sends transfer 1 of 24 MB, more than any socket buffer takes."""
     layout = replace(LAYOUT, block_size=4096)
     worker = make_worker(
-        pool=Pool(1, layout, 16), deadlines=replace(QUICK, **deadlines), who=identity()
+        pool=Pool(1, layout, 16), deadlines=replace(PATIENT, **deadlines), who=identity()
     )
     worker.transport.send(1, address, whole(*range(16)))
     return worker
 
 
 def test_nobody_listens(make_worker: MakeWorker) -> None:
-    with raw_listener("tcp") as listener:
-        address = listener.address
     worker = make_worker()
-    for where in (address, "unix:/tmp/nobody/listens", "tcp:127.0.0.1:1"):
-        worker.transport.send(1, where, whole(1))
-        reason = failed(worker.event_of(1))
-        assert reason.startswith("connection lost: cannot connect: E")
-        assert reason.endswith(f"({where})")
-        worker.seen.clear()
+    with socket.socket() as nobody:  # bound, not listening
+        nobody.bind(("127.0.0.1", 0))
+        address = f"tcp:127.0.0.1:{nobody.getsockname()[1]}"
+        for where in (address, "unix:/tmp/nobody/listens", "tcp:127.0.0.1:1"):
+            worker.transport.send(1, where, whole(1))
+            reason = failed(worker.event_of(1))
+            assert reason.startswith("connection lost: cannot connect: E")
+            assert reason.endswith(f"({where})")
+            worker.seen.clear()
 
 
 def test_a_transfer_does_not_wait_longer_for_a_greeting_than_it_may_take(
     make_worker: MakeWorker,
 ) -> None:
     with raw_listener() as listener:
-        worker = make_worker(deadlines=replace(QUICK, handshake_ns=600 * SECOND))
+        worker = make_worker(deadlines=replace(PATIENT, handshake_ns=600 * SECOND))
         worker.transport.send(1, listener.address, whole(1), timeout_ns=SHORT_NS)
         assert failed(worker.event_of(1)).startswith("the peer did not greet in time")
 
@@ -275,7 +278,7 @@ def test_a_peer_that_does_not_greet(make_worker: MakeWorker) -> None:
 @pytest.mark.parametrize("kind", ["unix", "tcp"])
 def test_a_receiver_that_reads_nothing(make_worker: MakeWorker, kind: str) -> None:
     with raw_listener(kind) as listener:
-        worker = sending(make_worker, listener.address)
+        worker = sending(make_worker, listener.address, stall_ns=SECOND // 4)
         peer = listener.accept()
         peer.hear_kind(Kind.OFFER)
         peer.tell(Frame(Kind.GRANT, 1))
@@ -289,24 +292,28 @@ def test_a_receiver_that_reads_nothing(make_worker: MakeWorker, kind: str) -> No
 
 def test_a_receiver_that_never_grants(make_worker: MakeWorker) -> None:
     with raw_listener() as listener:
-        worker = sending(make_worker, listener.address, transfer_ns=LATE_NS)
+        worker = make_worker(deadlines=replace(PATIENT, transfer_ns=SHORT_NS))
+        worker.transport.send(1, listener.address, whole(1), timeout_ns=PATIENT.transfer_ns)
         peer = listener.accept()
-        assert failed(worker.event_of(1)) == "not done in 2 s: the peer did not expect it"
-        peer.hear_kind(Kind.OFFER)
-        peer.hear_kind(Kind.CANCEL)
+        peer.hear_kind(Kind.OFFER)  # they have greeted
+        worker.transport.send(2, listener.address, whole(2))
+        assert failed(worker.event_of(2)) == "not done in 0.2 s: the peer did not expect it"
+        assert peer.hear_kind(Kind.OFFER)[0].transfer_id == 2
+        assert peer.hear_kind(Kind.CANCEL)[0].transfer_id == 2
         peer.sock.close()
 
 
 def test_a_receiver_that_never_acknowledges(make_worker: MakeWorker) -> None:
     worker = make_worker()
     with raw_listener() as listener:
-        worker.transport.send(1, listener.address, whole(1), timeout_ns=LATE_NS)
+        worker.transport.send(1, listener.address, whole(1))
         peer = listener.accept()
         peer.hear_kind(Kind.OFFER)
         peer.tell(Frame(Kind.GRANT, 1))
         assert peer.hear_kind(Kind.DATA)[1] == b"".join(worker.pool.pooled().outgoing(whole(1)[0]))
         peer.hear_kind(Kind.END)
-        assert failed(worker.event_of(1)) == "not done in 2 s: the peer did not acknowledge it"
+        let_time_pass(worker.transport, 1)
+        assert failed(worker.event_of(1)) == "not done in 240 s: the peer did not acknowledge it"
         peer.hear_kind(Kind.CANCEL)
         peer.tell(Frame(Kind.ACK, 1))  # too late, no harm
         worker.transport.send(2, listener.address, whole(1))
@@ -382,7 +389,7 @@ SENDING_PROCESS = """
     worker = Worker("tcp:127.0.0.1:0", pool=Pool(1, replace(LAYOUT, block_size=4096), 16))
     worker.transport.send(1, sys.argv[1], whole(*range(16)))
     worker.transport.send(2, sys.argv[1], whole(0))
-    time.sleep(60)
+    time.sleep(300)
 """
 
 
@@ -397,9 +404,10 @@ def test_a_worker_killed_while_it_sends(make_worker: MakeWorker) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", code, worker.address], env={**os.environ, "PYTHONPATH": folder}
     )
-    wait_until(lambda: slow.has_begun)
+    wait_until(slow.has_begun.is_set)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    slow.goes_on.set()
     assert "connection" in failed(worker.event_of(1))
     wait_until(lambda: len(kv_threads()) == 1)
     assert worker.transport._expected.num_waiting == 0, "its early offer is forgotten"
@@ -407,15 +415,17 @@ def test_a_worker_killed_while_it_sends(make_worker: MakeWorker) -> None:
 
 
 class SlowMemory:
-    """A pool whose first piece says when its bytes begin to come."""
+    """A pool whose first piece says when its bytes begin to come, and waits with taking them."""
 
     def __init__(self, pool: Pool) -> None:
-        self._memory, self.has_begun = pool.pooled(), False
+        self._memory = pool.pooled()
+        self.has_begun, self.goes_on = threading.Event(), threading.Event()
         self.num_bytes, self.outgoing = self._memory.num_bytes, self._memory.outgoing
         self.received = self._memory.received
 
     def incoming(self, piece: object) -> list[memoryview]:
-        self.has_begun = True
+        self.has_begun.set()
+        self.goes_on.wait()
         return list(self._memory.incoming(piece))  # type: ignore[arg-type]
 
 

@@ -12,7 +12,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from transport_workers import LAYOUT, NUM_BLOCKS, PATIENT, SECOND, Pool, by_layer, identity, whole
+from transport_workers import (
+    LAYOUT,
+    NUM_BLOCKS,
+    PATIENCE_S,
+    PATIENT,
+    SECOND,
+    Pool,
+    by_layer,
+    identity,
+    let_time_pass,
+    whole,
+)
 
 from kvfabric.engine.transport.handshake import Identity
 from kvfabric.engine.transport.one_sided import OneSidedReader, PullError
@@ -23,7 +34,7 @@ from kvfabric.engine.transport.port import (
     TransferFailed,
     TransportEvent,
 )
-from kvfabric.engine.transport.pulled_transport import PulledTransport
+from kvfabric.engine.transport.pulled_transport import PulledTransport, _receipt
 from kvfabric.engine.transport.staging import StagingArea, StagingFullError
 
 AREA_BYTES = 1 << 20
@@ -95,10 +106,10 @@ class Worker:
             self.events.put,
             reader=self.reader,
             area=self.area,
-            deadlines=replace(PATIENT, early_ns=2 * SECOND),  # one test waits for it
+            deadlines=PATIENT,
         )
 
-    def event(self, timeout_s: float = 60.0) -> TransferDone | TransferFailed:
+    def event(self, timeout_s: float = PATIENCE_S) -> TransferDone | TransferFailed:
         while True:
             event = self.events.get(timeout=timeout_s)
             if not isinstance(event, PeerRefused):
@@ -119,7 +130,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Worker, Worker]]:
 
 
 def wait_clean(*workers: Worker) -> None:
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + PATIENCE_S
     while not all(worker.is_clean() for worker in workers):
         assert time.monotonic() < end_s, "something is left"
         time.sleep(0.01)
@@ -173,6 +184,7 @@ def test_a_cancelled_transfer_writes_nothing_and_leaves_nothing(
     assert not target.transport.cancel(1)
     source.transport.send(1, target.transport.address, whole(4))
     assert source.transport.cancel(1)
+    target.transport._sockets._expected._deadlines = replace(PATIENT, early_ns=SECOND // 5)
     source.transport.send(2, target.transport.address, whole(4))
     event = source.event()  # nobody expects it
     assert isinstance(event, TransferFailed)
@@ -249,9 +261,10 @@ def test_a_read_that_fails_is_a_failed_transfer() -> None:
     try:
         LocalReader.fails = True
         workers[1].transport.expect(1, whole(3))
-        workers[0].transport.send(1, workers[1].transport.address, whole(3), timeout_ns=SECOND // 2)
-        for worker in workers[::-1]:
-            assert isinstance(worker.event(), TransferFailed)
+        workers[0].transport.send(1, workers[1].transport.address, whole(3))
+        assert isinstance(workers[1].event(), TransferFailed)
+        let_time_pass(workers[0].transport._sockets, _receipt(1))
+        assert isinstance(workers[0].event(), TransferFailed)
         wait_clean(*workers)
     finally:
         LocalReader.fails = False

@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 from transport_workers import (
     LAYOUT,
-    SECOND,
     MakeWorker,
     Pool,
     done,
     failed,
+    has_said_all,
+    has_sent,
+    let_time_pass,
     mapped_pools,
     open_fds,
     shared_pool,
@@ -110,10 +112,12 @@ def test_a_deadline_of_the_sender_while_its_blocks_are_copied(
 ) -> None:
     source, target = make_worker(seed=1), make_worker(seed=2)
     target.transport.expect(1, whole(3))
-    source.transport.send(1, target.address, whole(4), timeout_ns=SECOND // 5)
+    source.transport.send(1, target.address, whole(4))
     slow.wait_begun()
+    wait_until(lambda: has_sent(source, 1))
+    let_time_pass(source.transport, 1)
     reason = failed(source.event_of(1))
-    assert reason == "not done in 0.2 s: the peer did not acknowledge it"
+    assert reason == "not done in 240 s: the peer did not acknowledge it"
     assert shared_pool(source).num_stamped == 0, "wiped before it is told"
     source.pool.values[:, :, 4] = 255
     slow.num_allowed = 1
@@ -143,19 +147,19 @@ def test_a_long_transfer_does_not_hold_up_a_short_one_nor_its_own_end(
     source.transport.send(1, target.address, long)
     slow.wait_begun()
     source.transport.send(2, target.address, whole(31))
-
-    def next_copy_ends(number: int) -> bool:
-        slow.num_allowed = slow.num_begun
-        events = [event for event in target.drain() if not isinstance(event, PeerRefused)]
-        return number in {event.transfer_id for event in events}
-
-    wait_until(lambda: next_copy_ends(2))
+    wait_until(lambda: has_said_all(source))
+    slow.num_allowed = 1  # the offer is heard after it
+    slow.wait_begun(2)
+    wait_until(lambda: has_sent(source, 2))
+    slow.num_allowed = 4  # the third or fourth is that of the short one
     done(target.event_of(2))
+    slow.wait_begun(5)
     assert [event.transfer_id for event in target.seen if not isinstance(event, PeerRefused)] == [2]
     assert source.transport.cancel(1)
-    wait_until(lambda: next_copy_ends(1))
+    wait_until(lambda: has_said_all(source))
+    slow.num_allowed = 99
     failed(target.event_of(1))
-    assert slow.num_begun < 28 + 1, "what was left of it was dropped"
+    assert slow.num_begun == 5, "what was left of it was dropped"
 
 
 # ---------------------------------------------------------------------- processes
@@ -166,11 +170,11 @@ PEER = """
     from transport_workers import LAYOUT, Pool, Worker, whole
     from kvfabric.engine.transport.shared_pool import MappedPool
 
-    copy, seconds = MappedPool.copy, float(sys.argv[3])
+    copy = MappedPool.copy
 
     def slow(*arguments):
         print("copying", flush=True)
-        time.sleep(seconds)
+        sys.stdin.readline()
         copy(*arguments)
 
     MappedPool.copy = slow
@@ -182,18 +186,22 @@ PEER = """
         worker.transport.expect(1, whole(*range(16)))
         print("expecting", flush=True)
         print(worker.event_of(1), flush=True)
-    time.sleep(60)
+    time.sleep(300)
 """
 
 
 @contextmanager
-def peer_process(send_to: str = "", copy_s: float = 0.0) -> Iterator[tuple[Peer, str]]:
-    """Yield a process that sends transfer 1, or expects it, and its address."""
+def peer_process(send_to: str = "") -> Iterator[tuple[Peer, str]]:
+    """Yield a process that sends transfer 1, or expects it, and its address.
+
+    Each of its copies takes a line from it, or the end of its input.
+    """
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with TemporaryDirectory() as folder:
         address = f"unix:{folder}/p"
-        command = [sys.executable, "-c", dedent(PEER), address, send_to, str(copy_s)]
-        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-c", dedent(PEER), address, send_to]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, text=True)
         with process:
             yield process, address
             process.kill()
@@ -232,7 +240,7 @@ def test_a_sender_killed_while_its_blocks_are_copied(
 def test_a_receiver_killed_while_it_copies(make_worker: MakeWorker) -> None:
     worker = make_worker(pool=Pool(2, BIG, 16))
     before = held()
-    with peer_process(copy_s=60) as (process, address):
+    with peer_process() as (process, address):
         assert line_of(process) == "expecting\n"
         worker.transport.send(1, address, whole(*range(16)))
         assert line_of(process) == "copying\n"
@@ -246,13 +254,17 @@ def test_a_receiver_killed_while_it_copies(make_worker: MakeWorker) -> None:
 
 def test_a_receiver_that_stalls_takes_nothing_once_it_goes_on(make_worker: MakeWorker) -> None:
     worker = make_worker(pool=Pool(2, BIG, 16))
-    with peer_process(copy_s=0.05) as (process, address):
+    with peer_process() as (process, address):
         assert line_of(process) == "expecting\n"
-        worker.transport.send(1, address, whole(*range(16)), timeout_ns=3 * SECOND)
+        worker.transport.send(1, address, whole(*range(16)))
         assert line_of(process) == "copying\n"
+        wait_until(lambda: has_sent(worker, 1))
         process.send_signal(signal.SIGSTOP)
-        assert failed(worker.event_of(1)) == "not done in 3 s: the peer did not acknowledge it"
+        let_time_pass(worker.transport, 1)
+        assert failed(worker.event_of(1)) == "not done in 240 s: the peer did not acknowledge it"
         worker.pool.values[:] = 255  # the blocks are somebody else's now
+        assert process.stdin is not None
+        process.stdin.close()
         process.send_signal(signal.SIGCONT)
         while (line := line_of(process)) == "copying\n":
             pass

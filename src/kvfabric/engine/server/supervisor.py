@@ -52,8 +52,11 @@ class Supervisor:
             wait_s = min(2 * wait_s, self._max_wait_s) if failed else self._period_s
 
     def _lost(self) -> list[int]:
-        workers = self._cluster.loop.driver.workers
-        return [worker.worker_id for worker in workers if worker.is_lost]
+        loop = self._cluster.loop
+        workers = loop.driver.workers
+        # Asked in this order, a worker that joins meanwhile is found alive.
+        absent = [worker for worker in workers if not loop.is_joining(worker.worker_id)]
+        return [worker.worker_id for worker in absent if worker.is_lost]
 
     def _restart(self, worker_id: int) -> bool:
         _logger.warning("worker_id=%d died, starting it again", worker_id)

@@ -6,10 +6,15 @@ import threading
 from pathlib import Path
 
 from kvfabric.engine.transport.address import parse_address
+from kvfabric.engine.transport.frames import Frame, Kind, pack
+
+_DATA = pack(Frame(Kind.DATA, 0), 0)[:5]  # how its header begins: what is on the wire, and kind
 
 
 class CuttingProxy:
     """Passes bytes on to a worker's data address; does harm once, to the first connection.
+
+    It does so within DATA: an offer alone that is lost is made again, and nobody notices.
 
     Attributes:
         address: what senders are to be told.
@@ -40,16 +45,19 @@ class CuttingProxy:
                     threading.Thread(target=self._pass_on, args=arguments, daemon=True).start()
 
     def _pass_on(self, source: socket.socket, sink: socket.socket, harms: bool) -> None:
-        num_passed = 0
+        passed = b""
         with contextlib.suppress(OSError):
             while data := source.recv(256):
-                if harms and not self.has_harmed.is_set() and num_passed >= self._after_bytes:
+                begun = passed + data
+                is_within_data = begun[begun.rfind(_DATA[:4]) :].startswith(_DATA)
+                is_due = len(passed) >= self._after_bytes and is_within_data
+                if harms and is_due and not self.has_harmed.is_set():
                     self.has_harmed.set()
                     if not self._cuts:
                         return  # and never anything again on this connection
                     break
                 sink.sendall(data)
-                num_passed += len(data)
+                passed = begun
             for end in (source, sink):
                 end.shutdown(socket.SHUT_RDWR)
 

@@ -138,7 +138,7 @@ _CHIPS: Final[Mapping[str, tuple[Efficiency, Mapping[str, Source]]]] = MappingPr
                 ),
                 "memory": Source(
                     SourceKind.MEASURED,
-                    f"{_PROFILE}: products of one token, 93 %, and 32 decodes at 1,024, 73 %",
+                    f"{_PROFILE}: one token's products 93 %, 32 decodes at 1,024 73 %, both 88 %",
                     "2026-04-24",
                 ),
             },

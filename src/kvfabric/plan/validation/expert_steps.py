@@ -5,11 +5,9 @@ found; a far-off row says why.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
-from kvfabric.perf.efficiency import AIC
-from kvfabric.plan.validation.comparison import Comparison, Limit, Role
+from kvfabric.plan.validation.comparison import Limit, Role
 from kvfabric.plan.validation.step_times import (
     B200,
     H100,
@@ -17,7 +15,7 @@ from kvfabric.plan.validation.step_times import (
     StepRow,
     decode,
     prefill,
-    row_figures,
+    row_comparison,
 )
 
 STEPS: Final = (
@@ -92,43 +90,28 @@ ALL_ROWS: Final = (
 )
 
 
-def _comparison(
-    what: str,
-    rows: tuple[StepRow, ...],
-    limit: Limit,
-    source: str = AIC,
-    role: Role = Role.HELD_OUT,
-) -> Comparison:
-    return Comparison(
-        part="step-times",
-        what=what,
-        source=source,
-        role=role,
-        limit=limit,
-        recompute=partial(row_figures, rows),
-    )
-
-
 COMPARISONS: Final = (
-    _comparison(
+    row_comparison(
         "Qwen3-235B and Qwen3-30B on H100 and H200 (experts)", HOPPER_ROWS, Limit(0.07, 0.195)
     ),
-    _comparison("Qwen3-235B on 8 B200 (experts)", B200_ROWS, Limit(0.205, 0.34)),
-    _comparison("gpt-oss-120b on H100 (experts, mxfp4)", MXFP4_ROWS, Limit(0.19, 0.285)),
-    _comparison(
+    row_comparison("Qwen3-235B on 8 B200 (experts)", B200_ROWS, Limit(0.205, 0.34)),
+    row_comparison("gpt-oss-120b on H100 (experts, mxfp4)", MXFP4_ROWS, Limit(0.19, 0.285)),
+    row_comparison(
         "prefill, gpt-oss-120b on H100 (experts, mxfp4)",
         MEASURED_ROWS,
         Limit(0.22, 0.22),
         "llm-d blog, 2026-08-17, measured",
     ),
-    _comparison(
+    row_comparison(
         "DeepSeek-V3 and GLM-5 on 8 H200 (latents)",
         LATENT_H200_ROWS,
         Limit(0.18, 0.415),
         role=Role.CALIBRATED,
     ),
-    _comparison("DeepSeek-V3 and GLM-5 on 8 H100 (latents)", LATENT_H100_ROWS, Limit(0.16, 0.345)),
-    _comparison(
+    row_comparison(
+        "DeepSeek-V3 and GLM-5 on 8 H100 (latents)", LATENT_H100_ROWS, Limit(0.16, 0.345)
+    ),
+    row_comparison(
         "Qwen3-235B on 8 H200, published with expert-parallel ranks",
         EXPERT_PARALLEL_ROWS,
         Limit(0.16, 0.25),

@@ -115,6 +115,24 @@ def row_figures(rows: Sequence[StepRow]) -> list[Figure]:
     return [Figure(f"{row}, ms", row.published_ms, row.estimate_ms) for row in rows]
 
 
+def row_comparison(
+    what: str,
+    rows: Sequence[StepRow],
+    limit: Limit,
+    source: str = AIC,
+    role: Role = Role.HELD_OUT,
+) -> Comparison:
+    """Return the comparison of some rows."""
+    return Comparison(
+        part="step-times",
+        what=what,
+        source=source,
+        role=role,
+        limit=limit,
+        recompute=partial(row_figures, tuple(rows)),
+    )
+
+
 def _of(keep: Callable[[StepRow], bool]) -> Callable[[], list[Figure]]:
     rows = tuple(row for row in ALL_ROWS if keep(row))
     return partial(row_figures, rows)
